@@ -295,11 +295,11 @@ const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& 
 void Estimator::fill_memory(Estimate& estimate, const Mesh& mesh, const States& states) {
   const Layout& layout = estimate.layout;
   estimate.memory.resize(static_cast<size_t>(layout.pp));
-  const bool ways_differ = memory_.ways_of(mesh).differ;  // then nodes may cut each stage in another way
+  const bool gateways_differ = !memory_.gateway_loads_of(mesh).empty();  // then each stage may have others
   for (size_t i = 0; i < states.ranks.size(); ++i) {
     std::vector<ByteSummary> activations;
     for (int pp = 0; pp < layout.pp; ++pp) {
-      if (pp == 0 || ways_differ)
+      if (pp == 0 || gateways_differ)
         activations = memory_.activations(layout, mesh, coords_of(mesh, pp * mesh.dp * mesh.tp + states.ranks[i]),
                                           pipelines_.stages_of(layout));
       const auto stage = static_cast<size_t>(pp);

@@ -53,42 +53,50 @@ bool do_shards_differ(const ModelSpec& model, const Mesh& mesh) {
          });
 }
 
-// Ranks of one sort differ in their experts alone.
-struct Sort {
+// Ranks of one class differ in their experts alone.
+struct RankClass {
   int64_t samples = 0, group_tokens = 0;
-  MemoryModel::Way way;
+  MemoryModel::GatewayLoad load;
   int tp = 0;  // where shards differ
-  auto operator<=>(const Sort&) const = default;
+  int pp = 0;  // where nodes do, which can cut each stage in another way
+  auto operator<=>(const RankClass&) const = default;
 };
 
-// By sort and EP rank, the first rank.
-using Sorts = std::map<Sort, std::map<int, int>>;
+// By class and EP rank, the first rank.
+using RankClasses = std::map<RankClass, std::map<int, int>>;
 
-// Of all stages: nodes can cut them in different ways.
-Sorts sort_ranks(const RunSpec& run, const Layout& layout, const Mesh& mesh, const std::vector<MemoryModel::Way>& ways,
-                 bool shards_differ) {
+// loads: of MemoryModel::gateway_loads_of.
+RankClasses classify_ranks(const RunSpec& run, const Layout& layout, const Mesh& mesh,
+                           const std::vector<MemoryModel::GatewayLoad>& loads, bool shards_differ) {
   const std::vector<int64_t> samples = samples_by_rank(run, layout.micro_batches, mesh.dp);
-  Sorts sorts;
+  RankClasses classes;
   for (int rank = 0; rank < mesh.world; ++rank) {
     const MeshCoords at = coords_of(mesh, rank);
-    Sort sort{samples[static_cast<size_t>(at.dp)], 0, ways[static_cast<size_t>(rank)], shards_differ ? at.tp : 0};
-    if (!run.mesh.shares.empty()) sort.group_tokens = tokens_of_ep_group(samples, run.train.seq_len, mesh, at);
-    sorts[sort].try_emplace(at.ep, rank);
+    RankClass own;
+    own.samples = samples[static_cast<size_t>(at.dp)];
+    own.tp = shards_differ ? at.tp : 0;
+    if (!run.mesh.shares.empty()) own.group_tokens = tokens_of_ep_group(samples, run.train.seq_len, mesh, at);
+    if (!loads.empty()) {
+      own.load = loads[static_cast<size_t>(rank)];
+      own.pp = at.pp;
+    }
+    classes[own].try_emplace(at.ep, rank);
   }
-  return sorts;
+  return classes;
 }
 
-// Where neither samples nor nodes differ: one sort, or one for each shard.
-Sorts sort_shards(const Mesh& mesh, bool shards_differ) {
-  Sorts sorts;
+// Where neither samples nor nodes differ: one class, or one for each shard.
+RankClasses classify_shards(const Mesh& mesh, bool shards_differ) {
+  RankClasses classes;
   for (int rank = 0; rank < mesh.dp * mesh.tp; ++rank) {
     const MeshCoords at = coords_of(mesh, rank);
-    Sort sort;
-    sort.tp = shards_differ ? at.tp : 0;
-    sorts[sort].try_emplace(at.ep, rank);
-    if (!shards_differ && std::ssize(sorts[sort]) == mesh.ep) break;
+    RankClass own;
+    own.tp = shards_differ ? at.tp : 0;
+    std::map<int, int>& first = classes[own];
+    first.try_emplace(at.ep, rank);
+    if (!shards_differ && std::ssize(first) == mesh.ep) break;
   }
-  return sorts;
+  return classes;
 }
 
 }  // namespace
@@ -101,15 +109,15 @@ std::vector<int> largest_ranks(const RunSpec& run, const Layout& layout, const M
   const bool shards_differ = do_shards_differ(memory.kinds().model, mesh);
   const bool experts_differ =
       std::any_of(parts.begin(), parts.end(), [&](const Parts& of_rank) { return of_rank != parts.front(); });
-  const MemoryModel::Ways& ways = memory.ways_of(mesh);
+  const std::vector<MemoryModel::GatewayLoad>& loads = memory.gateway_loads_of(mesh);
   std::vector<int> ranks = {0};
   const auto add = [&](int rank) {
     if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
   };
-  const Sorts sorts = !run.mesh.shares.empty() || ways.differ
-                          ? sort_ranks(run, layout, mesh, ways.of_rank, shards_differ)
-                          : sort_shards(mesh, shards_differ && experts_differ);
-  for (const auto& [sort, first] : sorts) {
+  const RankClasses classes = !run.mesh.shares.empty() || !loads.empty()
+                                  ? classify_ranks(run, layout, mesh, loads, shards_differ)
+                                  : classify_shards(mesh, shards_differ && experts_differ);
+  for (const auto& [own, first] : classes) {
     std::vector<int> ep_ranks;
     for (const auto& [ep, rank] : first) ep_ranks.push_back(ep);
     for (const int ep : fullest_of(ep_ranks, parts)) add(first.at(ep) % (last + 1));

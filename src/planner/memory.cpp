@@ -96,35 +96,60 @@ const std::vector<ExpertPlacement>& MemoryModel::placements_of(int ep) {
   return placements;
 }
 
-const MemoryModel::Ways& MemoryModel::ways_of(const Mesh& mesh) {
-  const auto [entry, is_new] = ways_.try_emplace({mesh.pp, mesh.dp, mesh.tp, mesh.ep, mesh.ep_first});
-  Ways& ways = entry->second;
-  if (!is_new) return ways;
-  ways.of_rank.resize(static_cast<size_t>(mesh.world));
+// Of the members of a group whose nodes are these.
+std::vector<MemoryModel::GatewayLoad> MemoryModel::loads_of_members(const Islands& islands) {
+  std::vector<GatewayLoad> loads;
+  for (int member = 0; member < islands.size(); ++member) {
+    const NodesSeen seen = nodes_seen(islands, member);
+    GatewayLoad& load = loads.emplace_back(GatewayLoad{std::ssize(seen.near), seen.sources, {}});
+    for (const ExpertPlacement& placement : placements_of(islands.size())) {
+      if (placement.experts() == 0) continue;  // a dense layer
+      const std::vector<int64_t> parts = placement.parts();
+      const auto count = [&](const std::vector<int>& members) {
+        int64_t experts = 0;
+        for (const int other : members) experts += parts[static_cast<size_t>(other)];
+        load.experts.push_back(experts);
+      };
+      count(seen.near);
+      for (const std::vector<int>& members : seen.others) count(members);
+    }
+  }
+  return loads;
+}
+
+const std::vector<MemoryModel::GatewayLoad>& MemoryModel::gateway_loads_of(const Mesh& mesh) {
+  const auto [entry, is_new] = gateway_loads_.try_emplace({mesh.pp, mesh.dp, mesh.tp, mesh.ep, mesh.ep_first});
+  std::vector<GatewayLoad>& loads = entry->second;
+  if (!is_new) return loads;
   const std::vector<TransportKind> transports = choose_transports(kinds_.transports, mesh.ep);
   if (std::none_of(transports.begin(), transports.end(), [](TransportKind kind) { return traits_of(kind).by_node; }))
-    return ways;
+    return loads;
   const NodeMap nodes = node_map(run_.mesh, platform_);
-  std::map<std::vector<int>, std::vector<Way>> known;  // by the nodes of a group, counted from that of its first member
-  for (int rank = 0; rank < mesh.world; ++rank) {
-    if (coords_of(mesh, rank).ep != 0) continue;
-    const std::vector<int> group = group_of(mesh, MeshAxis::ep, rank);
-    std::vector<int> of_member;
-    for (const int member : group) of_member.push_back(nodes.node_of(member) - nodes.node_of(group.front()));
-    std::vector<Way>& way = known[of_member];
-    if (way.empty()) {
-      const Islands islands = make_islands(group, nodes);
-      for (int member = 0; member < islands.size(); ++member) {
-        const NodesSeen seen = nodes_seen(islands, member);
-        way.push_back({std::ssize(seen.near), seen.sources});
-      }
+  std::map<std::vector<int>, std::vector<GatewayLoad>> known;  // by the nodes of members, from that of the first on
+  const auto for_each_group = [&](const auto& body) {
+    for (int rank = 0; rank < mesh.world; ++rank) {
+      if (coords_of(mesh, rank).ep != 0) continue;
+      const std::vector<int> group = group_of(mesh, MeshAxis::ep, rank);
+      std::vector<int> of_member;
+      for (const int member : group) of_member.push_back(nodes.node_of(member) - nodes.node_of(group.front()));
+      body(group, known[of_member]);
     }
+  };
+  for_each_group([&](const std::vector<int>& group, std::vector<GatewayLoad>& of_group) {
+    if (of_group.empty()) of_group = loads_of_members(make_islands(group, nodes));
+  });
+  const GatewayLoad& first = known.begin()->second.front();
+  if (std::all_of(known.begin(), known.end(), [&](const auto& entry_of_group) {
+        const std::vector<GatewayLoad>& of_group = entry_of_group.second;
+        return std::all_of(of_group.begin(), of_group.end(), [&](const GatewayLoad& load) { return load == first; });
+      }))
+    return loads;
+  loads.resize(static_cast<size_t>(mesh.world));
+  for_each_group([&](const std::vector<int>& group, const std::vector<GatewayLoad>& of_group) {
     for (size_t member = 0; member < group.size(); ++member)
-      ways.of_rank[static_cast<size_t>(group[member])] = way[member];
-  }
-  ways.differ = std::any_of(ways.of_rank.begin(), ways.of_rank.end(),
-                            [&](const Way& way) { return way != ways.of_rank.front(); });
-  return ways;
+      loads[static_cast<size_t>(group[member])] = of_group[member];
+  });
+  return loads;
 }
 
 RunSpec MemoryModel::run_of_one_micro_batch(const Layout& layout) const {
@@ -159,21 +184,22 @@ LayerPieces MemoryModel::pieces_of_kind(int kind, const Layout& layout, const Me
 
 MemoryModel::Activations& MemoryModel::activations_of(const Layout& layout, const Mesh& mesh,
                                                       const MeshCoords& coords) {
-  Surroundings around;
-  around.recompute = layout.recompute;
+  Tokens tokens;
+  tokens.recompute = layout.recompute;
+  NodesSeen nodes;
   if (run_.mesh.shares.empty()) {  // of the group then, too; searches ask for many sizes
-    around.tokens = most_samples(run_, layout.micro_batches, mesh.dp) * run_.train.seq_len;
+    tokens.own = most_samples(run_, layout.micro_batches, mesh.dp) * run_.train.seq_len;
   } else {
     const std::vector<int64_t> samples = samples_by_rank(run_, layout.micro_batches, mesh.dp);
-    around.tokens = samples[static_cast<size_t>(coords.dp)] * run_.train.seq_len;
-    around.group_tokens = tokens_of_ep_group(samples, run_.train.seq_len, mesh, coords);
+    tokens.own = samples[static_cast<size_t>(coords.dp)] * run_.train.seq_len;
+    tokens.of_group = tokens_of_ep_group(samples, run_.train.seq_len, mesh, coords);
   }
   for (const TransportKind kind : choose_transports(kinds_.transports, mesh.ep))
-    if (traits_of(kind).by_node) around.nodes = nodes_of_ep_group(mesh, coords, node_map(run_.mesh, platform_));
-  const auto [entry, is_new] = activations_.try_emplace({shape_of(mesh, coords), around});
+    if (traits_of(kind).by_node) nodes = nodes_of_ep_group(mesh, coords, node_map(run_.mesh, platform_));
+  const auto [entry, is_new] = activations_[{shape_of(mesh, coords), nodes}].try_emplace(tokens);
   Activations& parts = entry->second;
   if (!is_new) return parts;
-  parts.tokens = around.tokens;
+  parts.tokens = tokens.own;
   parts.boundary_bytes =
       rounded(block_of(parts.tokens, mesh.tp, coords.tp).count * kinds_.model.width * size_of(run_.train.dtype));
   std::set<std::string> without_head;

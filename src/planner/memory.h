@@ -63,16 +63,15 @@ class MemoryModel {
   std::array<int64_t, kReplicas> gradient_bytes(const Mesh& mesh, const MeshCoords& coords,
                                                 const std::vector<StagePlan>& stages);
   const LayerKinds& kinds() const { return kinds_; }
-  // Where rows go by way of nodes: of its EP group, the ranks on a rank's node and those that it is the gateway of.
-  struct Way {
+  // Of a rank's EP group: the ranks on its node, those that it is the gateway of, and by kind of layer the experts on
+  // its node and on each other one.
+  struct GatewayLoad {
     int64_t near = 1, sources = 0;
-    auto operator<=>(const Way&) const = default;
+    std::vector<int64_t> experts;
+    auto operator<=>(const GatewayLoad&) const = default;
   };
-  struct Ways {
-    std::vector<Way> of_rank;  // of the world
-    bool differ = false;
-  };
-  const Ways& ways_of(const Mesh& mesh);
+  // Of all ranks of the world; empty where they are alike, or no layer's rows go by way of nodes.
+  const std::vector<GatewayLoad>& gateway_loads_of(const Mesh& mesh);
   const std::vector<ExpertPlacement>& placements_of(int ep);  // by kind
   // What the rank at `coords` gathers of a layer of this kind.
   LayerPieces pieces_of_kind(int kind, const Layout& layout, const Mesh& mesh, const MeshCoords& coords);
@@ -113,15 +112,15 @@ class MemoryModel {
   };
 
   using Shape = std::array<int, 4>;  // sizes of TP and EP, and the rank's place in them
-  // What the activations of ranks of one shape depend on.
-  struct Surroundings {
-    int64_t tokens = 0, group_tokens = 0;  // of the data-parallel rank and of the EP group, in a micro-batch
-    NodesSeen nodes;                       // where rows go by way of nodes
+  // What activations of ranks of one shape, among the same nodes, depend on.
+  struct Tokens {
+    int64_t own = 0, of_group = 0;  // of the data-parallel rank and of the EP group, in a micro-batch
     Recompute recompute = Recompute::none;
-    auto operator<=>(const Surroundings&) const = default;
+    auto operator<=>(const Tokens&) const = default;
   };
 
   Activations& activations_of(const Layout& layout, const Mesh& mesh, const MeshCoords& coords);
+  std::vector<GatewayLoad> loads_of_members(const Islands& islands);
   RunSpec run_of_one_micro_batch(const Layout& layout) const;
   std::vector<ByteRow> probe(const Layout& layout, const Mesh& mesh, const MeshCoords& coords, uint32_t kinds,
                              bool head);
@@ -141,9 +140,9 @@ class MemoryModel {
   RunSpec run_;
   Platform platform_;
   std::map<int, std::vector<ExpertPlacement>> placements_;
-  std::map<std::array<int, 5>, Ways> ways_;  // by sizes and order of the mesh
-  std::vector<ParamRow> param_rows_;         // of the model with one layer of each kind
-  std::map<std::pair<Shape, Surroundings>, Activations> activations_;
+  std::map<std::array<int, 5>, std::vector<GatewayLoad>> gateway_loads_;  // by sizes and order of the mesh
+  std::vector<ParamRow> param_rows_;                                      // of the model with one layer of each kind
+  std::map<std::pair<Shape, NodesSeen>, std::map<Tokens, Activations>> activations_;
   std::map<Shape, RankParams> params_;
 };
 

@@ -25,7 +25,8 @@ void expect_largest(Request request, const char* text, double tolerance = 0) {
   for (const RankMemory& rank : estimator.closed_form(layout).memory)
     planned = std::max(planned, needed_of(rank.table));
   EXPECT_NEAR(static_cast<double>(planned), static_cast<double>(most), tolerance * static_cast<double>(most))
-      << text << ", mesh.shares = " << request.run.mesh.shares << ", " << request.run.moe.transport
+      << text << ", mesh.shares = " << request.run.mesh.shares
+      << ", mesh.expert_shares = " << request.run.mesh.expert_shares << ", " << request.run.moe.transport
       << ", ranks_per_node = " << request.run.mesh.ranks_per_node;
 }
 
@@ -99,6 +100,12 @@ TEST(LargestRank, HasMostOfAllTogether) {
   expect_of(8, "ep=8", "halo", "1,2,3,1,2,3,1,2", "3,1,2,1,3,2,1,1", 3);
   expect_of(6, "pp=2 ep=3 micro_batches=8", "halo", "", "", 2);
   expect_of(8, "pp=2 ep=4 micro_batches=4", "bypass", "", "", 5);
+  // Nodes with more experts than that of the rank with most; stages that nodes cut in another way.
+  expect_of(4, "ep=4 placement=dp_first", "bypass", "", "4,6,6,6", 2);
+  expect_of(16, "pp=2 tp=2 ep=4 micro_batches=4 placement=dp_first", "halo", "", "2,6,4,6", 2);
+  expect_of(8, "pp=2 tp=1 ep=4 micro_batches=4", "bypass", "5,4,4,4", "5,1,5,2", 2);
+  expect_of(8, "pp=2 tp=2 ep=2 micro_batches=4", "halo", "", "", 5);
+  expect_of(8, "pp=2 tp=2 ep=2 micro_batches=4", "bypass", "", "2,4", 5);
   std::mt19937_64 random(11);
   const auto draw = [&](uint64_t below) { return static_cast<int64_t>(random() % below); };
   const auto list = [&](int64_t count) {
@@ -106,7 +113,7 @@ TEST(LargestRank, HasMostOfAllTogether) {
     for (int64_t i = 0; i < count; ++i) text += fmt::format("{}{}", i > 0 ? "," : "", 1 + draw(6));
     return text;
   };
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 300; ++i) {
     const int64_t tp = 1 + draw(2), dp = 2 << draw(2), pp = 1 + draw(2), stage = tp * dp;
     const int64_t ep = std::min<int64_t>(int64_t{2} << draw(3), stage);
     const std::string layout =
