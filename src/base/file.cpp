@@ -50,18 +50,6 @@ bool write_all(int fd, const std::string& text) {
   return true;
 }
 
-}  // namespace
-
-std::string target_of_link(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::is_symlink(path, error)) return path;
-  const std::filesystem::path found = std::filesystem::canonical(path, error);
-  if (!error) return found.native();
-  return (std::filesystem::path(path).parent_path() / std::filesystem::read_symlink(path, error)).native();
-}
-
-namespace {
-
 size_t size_of_regular(const Descriptor& file, const std::string& path) {
   if (file.fd < 0) fail_path("open", path);
   struct stat info {};
@@ -167,6 +155,14 @@ bool is_device_or_pipe(const std::string& path) {
   const auto kind = std::filesystem::status(path, ignored).type();
   using Type = std::filesystem::file_type;
   return kind == Type::character || kind == Type::block || kind == Type::fifo || kind == Type::socket;
+}
+
+std::string target_of_link(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_symlink(path, error)) return path;
+  const std::filesystem::path found = std::filesystem::canonical(path, error);
+  if (!error) return found.native();
+  return (std::filesystem::path(path).parent_path() / std::filesystem::read_symlink(path, error)).native();
 }
 
 void write_output_text(const std::string& path, const std::string& text) {

@@ -81,8 +81,8 @@ int rank_of(const Mesh& mesh, const MeshCoords& coords) {
 
 std::vector<int> group_of(const Mesh& mesh, MeshAxis axis, int rank) {
   const MeshCoords own = coords_of(mesh, rank);
-  const int stage = mesh.dp * mesh.tp,
-            unit = mesh.ted ? mesh.tp : 1;  // unit: between neighbours that share experts out
+  const int stage = mesh.dp * mesh.tp;
+  const int unit = mesh.ted ? mesh.tp : 1;  // the distance of neighbours among the ranks that share experts out
   int count = 0, stride = 1, place = 0;
   switch (axis) {
     case MeshAxis::world: count = mesh.world, place = rank; break;

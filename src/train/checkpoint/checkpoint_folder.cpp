@@ -126,18 +126,20 @@ std::vector<std::string> describe_changes(const std::string& run_toml, const Run
   return lines;
 }
 
+static std::string to_hf_config(const ModelSpec& model) { return write_hf_config(model, "float32"); }
+
 std::string hf_config_of(const RunSpec& run, const ModelSpec& model) {
-  return run.hf_dir.empty() ? "" : write_hf_config(model, "float32");
+  return run.hf_dir.empty() ? "" : to_hf_config(model);
 }
 
-bool is_other_model(const std::string& hf_config, const RunSpec& run, const ModelSpec& model) {
-  if (hf_config.empty() || run.hf_dir.empty()) return false;
+bool is_other_model(const std::string& hf_config, const ModelSpec& model) {
+  if (hf_config.empty()) return false;
   const auto parse = [](const std::string& text) {
     ModelSpec parsed = parse_hf_config(text, "the checkpoint's hf_config");
     parsed.mtp_layers = 0;  // which nothing here trains
     return parsed;
   };
-  return !(parse(hf_config) == parse(hf_config_of(run, model)));
+  return !(parse(hf_config) == parse(to_hf_config(model)));
 }
 
 std::vector<KeyChange> find_model_changes(const std::string& run_toml, const RunSpec& run) {

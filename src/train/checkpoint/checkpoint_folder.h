@@ -40,9 +40,9 @@ std::vector<std::string> describe_changes(const std::string& run_toml, const Run
 // What a checkpoint keeps of the model of a run: of a Hugging Face folder, whose config.json may change later, the
 // model as write_hf_config writes it; otherwise "", as the run file has it.
 std::string hf_config_of(const RunSpec& run, const ModelSpec& model);
-// Whether `model`, which `run` names, is another one than `hf_config` of a checkpoint says. False where it says
-// nothing.
-bool is_other_model(const std::string& hf_config, const RunSpec& run, const ModelSpec& model);
+// Whether the model of a Hugging Face folder is another one than `hf_config` of a checkpoint says. False where that is
+// empty.
+bool is_other_model(const std::string& hf_config, const ModelSpec& model);
 
 // The model keys that differ from those of the run `run_toml`; empty where it cannot be parsed.
 std::vector<KeyChange> find_model_changes(const std::string& run_toml, const RunSpec& run);

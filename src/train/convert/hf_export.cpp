@@ -68,9 +68,7 @@ Target describe_target(const CheckpointReader& reader, const HfExport& request, 
   Target target;
   if (run.hf_dir.empty()) describe_native(run, request, target);
   else describe_family(source, request, target);
-  RunSpec named = run;
-  named.hf_dir = source;
-  if (is_other_model(reader.index().hf_config, named, target.model))
+  if (!run.hf_dir.empty() && is_other_model(reader.index().hf_config, target.model))
     fail(Exit::checkpoint,
          fmt::format("{}/config.json describes another model than the weights were trained as", source),
          "restore it, or pass the folder as it was with --source");

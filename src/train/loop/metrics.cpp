@@ -205,9 +205,7 @@ void RunLog::reopen_lost() {
   std::error_code ignored;
   if (lines_ == nullptr || std::filesystem::exists(path_, ignored)) return;
   try {
-    lines_.reset();
-    const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
-    if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
+    create_folder_of(path_);
     lines_ = std::make_unique<JsonLinesWriter>(path_);
   } catch (const Error& error) {
     end(error);

@@ -198,7 +198,7 @@ void Trainer::load_weights() {
     say("resumed from {} after step {}, {} samples", folder, state_.step, state_.samples);
     if (leader_ && state_.samples > 0)
       for (const std::string& line : describe_changes(loaded.run_toml, engine_->plan.run)) say("{}", line);
-    if (leader_ && is_other_model(loaded.hf_config, run_, engine_->plan.model))
+    if (leader_ && !run_.hf_dir.empty() && is_other_model(loaded.hf_config, engine_->plan.model))
       say("warning: {}/config.json changed: the weights were trained as another model", run_.hf_dir);
     return;
   }
