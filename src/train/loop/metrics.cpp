@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/file.h"
 #include "base/text.h"
 
 namespace mw {
