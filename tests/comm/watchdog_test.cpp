@@ -187,6 +187,17 @@ TEST(WatchdogJudge, NamesTheStragglerAmongThoseWhoTalk) {
   EXPECT_TRUE(judge_progress(waiting_ranks(4, 11), 10)->behind.empty());
 }
 
+TEST(WatchdogJudge, TellsRanksInDifferentCollectivesFromRanksInOne) {
+  std::vector<WatchedRank> ranks = waiting_ranks(4, 11);
+  const auto text = [&] { return judge_progress(ranks, 10)->text; };
+  EXPECT_NE(text().find("all are at the same point"), std::string::npos) << text();
+  ranks[3].last.call = "all_gather";
+  EXPECT_EQ(text().find("same point"), std::string::npos) << text();
+  for (const char* part : {"none is behind the others, but they are at different points",
+                           "ranks 0-2: in collective 412 (all_reduce)", "rank 3: in collective 412 (all_gather)"})
+    EXPECT_NE(text().find(part), std::string::npos) << part << " in\n" << text();
+}
+
 TEST(WatchdogJudge, PassesOverThoseWhoLeft) {
   std::vector<WatchedRank> ranks = waiting_ranks(3, 1);
   ranks[1].link = RankLink::left;

@@ -13,6 +13,7 @@ namespace {
 constexpr size_t kNamed = 8;    // ranks that are told about one by one
 constexpr size_t kGroups = 12;  // groups of ranks at the same point
 constexpr size_t kRanges = 24;  // of neighbours in a list of ranks
+constexpr const char* kLeft = "had left";
 
 bool is_silent(const WatchedRank& rank, double limit) {
   return rank.link != RankLink::left &&
@@ -26,13 +27,19 @@ std::string describe_point(const Beat& at) {
   return fmt::format("outside of collectives after number {}, {}{}", at.collectives, step, phase);
 }
 
-// The ranks that `chosen` does not hold, by where they are.
-std::string describe_others(std::span<const WatchedRank> ranks, const std::vector<int>& chosen) {
-  std::map<std::string, std::vector<int>> groups;
+using Points = std::map<std::string, std::vector<int>>;
+
+// Ranks by where they are, without those of `left_out`.
+Points find_points(std::span<const WatchedRank> ranks, const std::vector<int>& left_out) {
+  Points groups;
   for (const WatchedRank& rank : ranks) {
-    if (std::find(chosen.begin(), chosen.end(), rank.last.rank) != chosen.end()) continue;
-    groups[rank.link == RankLink::left ? "had left" : describe_point(rank.last)].push_back(rank.last.rank);
+    if (std::find(left_out.begin(), left_out.end(), rank.last.rank) != left_out.end()) continue;
+    groups[rank.link == RankLink::left ? kLeft : describe_point(rank.last)].push_back(rank.last.rank);
   }
+  return groups;
+}
+
+std::string describe_points(const Points& groups) {
   std::string text;
   size_t told = 0;
   for (const auto& [point, members] : groups) {
@@ -78,19 +85,21 @@ Alarm name_silent(std::span<const WatchedRank> ranks, std::vector<int> silent, d
                         rank.link == RankLink::lost ? "connection lost and silent" : "silent", rank.age,
                         describe_point(rank.last));
   }
-  text += describe_others(ranks, silent);
+  text += describe_points(find_points(ranks, silent));
   return {std::move(silent), {}, std::move(text)};
 }
 
 Alarm name_behind(std::span<const WatchedRank> ranks, std::vector<int> behind, double limit) {
   std::string text = fmt::format("no rank has moved for {} s (watchdog.seconds)", limit);
-  text += behind.empty() ? ", and all are at the same point"
-                         : fmt::format("; {} {} behind", describe_ranks(behind), behind.size() == 1 ? "is" : "are");
+  const Points others = find_points(ranks, behind);
+  if (!behind.empty()) text += fmt::format("; {} {} behind", describe_ranks(behind), behind.size() == 1 ? "is" : "are");
+  else if (others.size() - others.count(kLeft) == 1) text += ", and all are at the same point";
+  else text += "; none is behind the others, but they are at different points";
   for (size_t i = 0; i < std::min(behind.size(), kNamed); ++i) {
     const WatchedRank& rank = find_rank(ranks, behind[i]);
     text += fmt::format("\n  rank {} on {}: alive, {}", behind[i], rank.last.host, describe_point(rank.last));
   }
-  text += describe_others(ranks, behind);
+  text += describe_points(others);
   return {{}, std::move(behind), std::move(text)};
 }
 

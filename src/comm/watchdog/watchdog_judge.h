@@ -25,9 +25,8 @@ struct WatchedRank {
 
 struct Alarm {
   std::vector<int> silent;  // ranks that no longer report
-  std::vector<int>
-      behind;        // when none is silent: ranks that the others wait for; empty where all are at the same point
-  std::string text;  // for the log: these ranks' last step, phase, collective and host, and where the others are
+  std::vector<int> behind;  // when none is silent: ranks that the others wait for; empty where none is behind
+  std::string text;         // for the log: these ranks' last step, phase, collective and host, and where the others are
 };
 
 // A rank whose connection was lost counts as silent after this many seconds, if not after `limit` already.
