@@ -8,7 +8,9 @@
 #include <limits>
 #include <thread>
 
+#include "support/thread_comm.h"
 #include "train/checkpoint/checkpoint_folder.h"
+#include "train/checkpoint/shared_folder.h"
 #include "train/helpers.h"
 
 namespace mw::test {
@@ -49,6 +51,23 @@ TEST(CheckpointFolder, NeverPrunesTheOneJustWritten) {
   EXPECT_EQ(s.names(), (Names{"step-00000010", "step-00000040"}));
   s.save(20, 1);
   EXPECT_EQ(s.names(), Names{"step-00000020"});
+}
+
+TEST(CheckpointFolder, EveryRankMustSeeIt) {
+  const ScratchDir shared, own;
+  run_ranks(3, [&](Comm& world, Stream&) { check_shared_folder(world, shared.path()); });
+  EXPECT_TRUE(std::filesystem::is_empty(shared.path()));
+  run_ranks(3, [&](Comm& world, Stream&) {
+    const std::string dir = world.rank() == 1 ? own.path() : shared.path();
+    try {
+      check_shared_folder(world, dir, std::chrono::milliseconds(300));
+      ADD_FAILURE() << "rank " << world.rank() << " misses nothing";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Exit::checkpoint);
+      EXPECT_NE(std::string(error.what()).find("rank 1 on"), std::string::npos) << error.what();
+    }
+  });
+  EXPECT_TRUE(std::filesystem::is_empty(shared.path()));
 }
 
 // Of a run that was resumed: what only says where things are written is no change.

@@ -21,6 +21,7 @@
 #include "train/checkpoint/checkpoint_files.h"
 #include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/disk_need.h"
+#include "train/checkpoint/shared_folder.h"
 #include "train/data/data.h"
 #include "train/loop/balancer.h"
 #include "train/loop/console.h"
@@ -129,6 +130,7 @@ void Trainer::prepare() {
     folder_lock_ = claim_checkpoint_folder(run_);
     if (!run_.log.trace.empty()) prepare_trace_file(run_.log.trace);
   }
+  if (!options_.dry_run && !run_.checkpoint.dir.empty()) check_shared_folder(world_.comm(), run_.checkpoint.dir);
   data_ = open_samples(run_, model.vocab, false);
   validation_ = std::make_unique<RunValidation>(run_, model, *data_);
   sample_ = std::make_unique<FinalSample>(world_.comm(), run_, model);
