@@ -172,6 +172,21 @@ checks.expect(done.returncode == 0 and "does not support locks" in done.stderr a
               "without locks", done.stdout + done.stderr)
 checks.expect(not leftovers("unlocked"), f"left over: {leftovers('unlocked')}")
 
+# A run that is killed while it renames its files is taken up again.
+talks = [{"messages": [{"role": "user", "content": f"ab {i}"}, {"role": "assistant", "content": "cd"}]} for i in range(40_000)]
+pathlib.Path("talks.jsonl").write_text("".join(json.dumps(talk) + "\n" for talk in talks))
+chat = ["talks.jsonl", "-t", "tok", "--chat", "plain", "--threads", "1", "-o"]
+expect(0, ["40000 documents"], *chat, "talks")
+job = Job(1, "tokenize", *chat, "renamed", "--save-every", "0")
+checks.expect(job.wait_until(lambda: pathlib.Path("renamed.tokenize.json").exists()), "renamed: no mark", job.output())
+job.end()
+pathlib.Path("renamed.idx").write_bytes(b"an index")
+pathlib.Path("renamed.mask.tmp").rename("renamed.mask")
+expect(0, ["resumed after", "40000 documents"], *chat, "renamed")
+checks.expect(digest("renamed") == digest("talks"), "renamed: the files differ")
+checks.expect(pathlib.Path("renamed.mask").read_bytes() == pathlib.Path("talks.mask").read_bytes(), "renamed: another mask")
+checks.expect(leftovers("renamed") == ["renamed.mask"], f"left over: {leftovers('renamed')}")
+
 # An interrupted run is gone on with only as it was.
 job = Job(1, "tokenize", "in", *common, "-o", "half", "--save-every", "0")
 job.wait_until(lambda: pathlib.Path("half.tokenize.json").exists())

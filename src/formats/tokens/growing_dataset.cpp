@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -84,6 +86,15 @@ void GrowingDataset::finish() {
   if (mask_) mask_->finish();  // no data is ever seen without its mask
   bin_.finish();
   ::unlink((lengths_file_.path() + ".tmp").c_str());
+}
+
+void GrowingDataset::take_back_finish(const std::string& prefix) {
+  if (!path_exists(prefix + ".bin.tmp") || path_exists(prefix + ".bin")) return;
+  ::unlink((prefix + ".idx").c_str());
+  const std::string mask = prefix + ".mask";
+  if (!path_exists(mask) || std::rename(mask.c_str(), (mask + ".tmp").c_str()) == 0) return;
+  fail(Exit::data, fmt::format("cannot rename {}: {} (errno {})", mask, std::strerror(errno), errno),
+       "check the folder and its permissions");
 }
 
 }  // namespace mw

@@ -35,6 +35,9 @@ class GrowingDataset {
   DatasetMark save();  // all data so far survives a crash
   // Writes `prefix.idx`, renames the data to `prefix.mask` and `prefix.bin`, and removes the file of lengths.
   void finish();
+  // Of a writer that was killed in finish() before the data had its name: removes the index and gives the mask its
+  // temporary name again, so that writing can continue from a mark. Nothing otherwise.
+  static void take_back_finish(const std::string& prefix);
   int64_t documents() const { return std::ssize(lengths_); }
   int64_t tokens() const { return bin_.appended() / size_of(type_); }
 
