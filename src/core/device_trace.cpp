@@ -63,12 +63,26 @@ void DeviceTrace::replay(Track& track, const std::function<void(const TraceEvent
 }
 
 void DeviceTrace::settle(const std::function<void(const TraceEvent&)>& keep) {
-  // The device idles from the last scope to here.
-  const Moment here{queue_.stamp(), true, {}};
-  tracks_.front().moments.push_back(here);
   // One wait for all: somebody may be watching that of the computing queue, in case the others never end.
   for (Track& track : tracks_)
     if (track.queue != &queue_ && !track.moments.empty()) queue_.wait_for(track.queue->mark());
+  finish(keep);
+}
+
+void DeviceTrace::make_room(const std::function<void(const TraceEvent&)>& keep) {
+  for (Track& track : tracks_) {
+    if (track.queue == &queue_ || track.moments.empty()) continue;
+    track.queue->take_stamps_back();
+    track.moments.clear();
+    track.open.clear();
+  }
+  finish(keep);
+}
+
+void DeviceTrace::finish(const std::function<void(const TraceEvent&)>& keep) {
+  // The device idles from the last scope to here.
+  const Moment here{queue_.stamp(), true, {}};
+  tracks_.front().moments.push_back(here);
   queue_.wait();
   for (Track& track : tracks_) replay(track, keep);
   tracks_.front().open.pop_back();

@@ -25,8 +25,11 @@ class DeviceTrace {
   // Waits for the stamped queues, adds up the times since the last call, and passes each finished scope to `keep`. The
   // time of this call itself is not counted.
   void settle(const std::function<void(const TraceEvent&)>& keep);
-  // Whether the caller should settle because many stamps are pending: bounds the memory of stamps.
+  // Whether the caller should make room because many stamps are pending: bounds the memory of stamps.
   bool is_full() const;
+  // As settle(), but waits for the compute queue alone and forgets the scopes of others since the last settle(). A rank
+  // may do so in the middle of a step, where a message that it sent may need work of its own that is yet to come.
+  void make_room(const std::function<void(const TraceEvent&)>& keep);
 
   // Seconds of the compute queue per kind of work up to the last settle(), exclusive: time of inner scopes is not part
   // of the outer scope. Time outside all scopes is `other`, including the time in which the device idles between
@@ -52,6 +55,7 @@ class DeviceTrace {
   };
   void mark(DeviceQueue& queue, bool begins, const TraceLabel& label);
   void anchor();
+  void finish(const std::function<void(const TraceEvent&)>& keep);
   void replay(Track& track, const std::function<void(const TraceEvent&)>& keep);
 
   DeviceQueue& queue_;

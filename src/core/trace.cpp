@@ -90,7 +90,7 @@ TraceScope::TraceScope(Trace& trace, Work work, const char* label, TraceArgument
   if (trace_.marker_.push != nullptr) trace_.marker_.push(label);
   if (trace_.progress_ != nullptr) trace_.progress_->enter(label);
   if (trace_.device_ != nullptr) {
-    if (trace_.device_->is_full()) trace_.settle();
+    if (trace_.device_->is_full()) trace_.device_->make_room([&](const TraceEvent& event) { trace_.keep(event); });
     trace_.device_->begin(trace_.device_->queue(), {label, work, argument});
   }
   const int64_t now = trace_.now_ns();

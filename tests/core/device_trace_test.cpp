@@ -24,7 +24,7 @@ class FakeQueue : public DeviceQueue {
   void write(void*, const void*, size_t) override {}
   void read(void*, const void*, size_t) override {}
   Mark mark() override { return nullptr; }
-  void wait_for(const Mark&) override {}
+  void wait_for(const Mark&) override { ++marks_awaited; }
   Stamp stamp() noexcept override {
     if (broken) return nullptr;
     stamps_.push_back(clock_.now);
@@ -41,7 +41,7 @@ class FakeQueue : public DeviceQueue {
   void* native() override { return nullptr; }
 
   bool broken = false;
-  int waits = 0;
+  int waits = 0, marks_awaited = 0;
   size_t most = 0;  // stamps at a time
 
  private:
@@ -207,6 +207,22 @@ TEST(DeviceTrace, StampsAreTakenAgainAndBounded) {
   EXPECT_LE(d.compute.most, 200'100u);
   d.trace.settle();
   EXPECT_EQ(d.milliseconds(Work::matmul), 250);
+}
+
+// The other rank may receive a message only after work of this rank that is yet to come.
+TEST(DeviceTrace, InTheMiddleOfAStepNothingWaitsForMessages) {
+  Device d;
+  const auto send = [&](const char* label) { const QueueScope scope(d.trace, d.link, Work::exchange, label); };
+  send("first");
+  for (int i = 0; i < 250'000; ++i) const TraceScope scope(d.trace, Work::matmul, "x");
+  EXPECT_GT(d.compute.waits, 1);
+  EXPECT_EQ(d.compute.marks_awaited, 0);
+  send("second");
+  d.trace.settle();
+  EXPECT_EQ(d.compute.marks_awaited, 1);
+  const std::vector<TraceEvent> sent = d.lane(Lane::communication);
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_STREQ(sent[0].label, "second");
 }
 
 TEST(DeviceTrace, AMissingStampTakesNoTime) {
