@@ -50,7 +50,9 @@ class GpuQueue : public DeviceQueue {
       return wait();
     }
     if (stage_->used + bytes > kStagingBytes) turn_to_other_stage();
-    if (stage_->memory == nullptr) stage_->memory = allocate_staging();
+    // Both at once: pinning memory may wait for the device, and the device later for other ranks.
+    if (stage_->memory == nullptr)
+      for (Stage& stage : both_stages_) stage.memory = allocate_staging();
     std::byte* staged = stage_->memory.get() + stage_->used;
     std::memcpy(staged, from, bytes);
     copy(to, staged, bytes);
