@@ -214,7 +214,7 @@ Result run(const Policy& policy, const Setting& s, const Options& o, const std::
       ++plans;
       if (!policy.paid || is_worth_it(o, placement, next, rows)) {
         const PlacementChange change = change_between(placement, next);
-        result.moved += static_cast<double>(change.arrivals);
+        result.moved += static_cast<double>(change.moves);
         result.gigabytes += most_received(change) * o.params / 1e9;
         placement = std::move(next);
       }

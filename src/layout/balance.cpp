@@ -224,12 +224,15 @@ PlacementChange change_between(const ExpertPlacement& from, const ExpertPlacemen
     return std::any_of(homes.begin(), homes.end(), [&](const ExpertHome& home) { return home.ep_rank == rank; });
   };
   for (size_t e = 0; e < to.homes.size(); ++e) {
-    for (const ExpertHome& home : to.homes[e])
-      if (!holds(from.homes[e], home.ep_rank)) ++change.copies_to[index_of(home.ep_rank)];
     const int owner = to.homes[e].front().ep_rank;
-    if (owner != from.homes[e].front().ep_rank) ++change.owners_to[index_of(owner)];
+    for (const ExpertHome& home : to.homes[e]) {
+      const bool copy_arrives = !holds(from.homes[e], home.ep_rank),
+                 owner_arrives = home.ep_rank == owner && owner != from.homes[e].front().ep_rank;
+      change.copies_to[index_of(home.ep_rank)] += copy_arrives;
+      change.owners_to[index_of(home.ep_rank)] += owner_arrives;
+      change.moves += copy_arrives || owner_arrives;
+    }
   }
-  change.arrivals = std::accumulate(change.copies_to.begin(), change.copies_to.end(), int64_t{0});
   const auto most_replicas = [](const ExpertPlacement& placement) {
     std::vector<int64_t> replicas(index_of(placement.ep));
     for (const std::vector<ExpertHome>& homes : placement.homes)

@@ -43,7 +43,7 @@ ExpertPlacement balance_experts(const ExpertPlacement& now, std::span<const int6
 
 // What changes between two placements of one layer.
 struct PlacementChange {
-  int64_t arrivals = 0;                                 // copies on ranks that did not hold that expert
+  int64_t moves = 0;                                    // experts that ranks receive: a copy, an owner, or both
   std::vector<int64_t> copies_to, owners_to;            // by rank: copies that arrive; owners that arrive
   int64_t most_replicas = 0, most_replicas_before = 0;  // of any rank
 };

@@ -231,18 +231,24 @@ TEST(Balance, LeavesAloneWhatIsBalanced) {
   const ExpertPlacement blocks = make_block_placement(64, 8);
   const ExpertPlacement next = balance_experts(blocks, Rows(64, 500), even_ranks(blocks));
   EXPECT_EQ(next, blocks);
-  EXPECT_EQ(change_between(blocks, next).arrivals, 0);
+  EXPECT_EQ(change_between(blocks, next).moves, 0);
 }
 
 TEST(Balance, ChangesAreCounted) {
   const ExpertPlacement from = {2, {{{0, 0}}, {{0, 1}}, {{1, 0}}, {{1, 1}}}};
   const ExpertPlacement to = {2, {{{1, 0}}, {{0, 1}, {1, 2}}, {{0, 0}}, {{1, 1}}}};
   const PlacementChange change = change_between(from, to);
-  EXPECT_EQ(change.arrivals, 3);
+  EXPECT_EQ(change.moves, 3);
   EXPECT_EQ(change.copies_to, (Rows{1, 2}));
   EXPECT_EQ(change.owners_to, (Rows{1, 1}));
   EXPECT_EQ(change.most_replicas_before, 0);
   EXPECT_EQ(change.most_replicas, 1);
+  // A replica becomes the home: its rank receives states, and no weights.
+  const ExpertPlacement swapped = {2, {{{1, 0}}, {{1, 2}, {0, 1}}, {{0, 0}}, {{1, 1}}}};
+  const PlacementChange swap = change_between(to, swapped);
+  EXPECT_EQ(swap.moves, 1);
+  EXPECT_EQ(swap.copies_to, (Rows{0, 0}));
+  EXPECT_EQ(swap.owners_to, (Rows{0, 1}));
 }
 
 // Ranks get 300 and 100 rows, then 200 each: the imbalance falls from 1.5 to 1. One owner arrives on each rank.

@@ -122,7 +122,7 @@ Placements Balancer::plan_moves(const StepStats& stats, double matmul_seconds, i
 void Balancer::move(Placements next, BalanceReport& report) {
   for (size_t i = 0; i < next.layers.size(); ++i)
     if (next.layers[i].experts() > 0)
-      report.moved_experts += change_between(engine_.plan.placements->layers[i], next.layers[i]).arrivals;
+      report.moved_experts += change_between(engine_.plan.placements->layers[i], next.layers[i]).moves;
   const double begin = now_seconds();
   const Migrated done =
       migrate_experts(engine_, std::make_shared<Placements>(std::move(next)),
