@@ -74,8 +74,6 @@ static void check_output() {
 
 }  // namespace mw
 
-namespace {}  // namespace
-
 int main(int argc, char** argv) {
   mw::restart_with_settings(argv);
   mw::keep_large_buffers_off_heap();
