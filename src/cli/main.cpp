@@ -77,6 +77,7 @@ static void check_output() {
 int main(int argc, char** argv) {
   mw::restart_with_settings(argv);
   mw::keep_large_buffers_off_heap();
+  mw::explain_bus_errors();
   try {
     const mw::Exit code = mw::run(argc, argv);
     if (code == mw::Exit::ok) mw::check_output();

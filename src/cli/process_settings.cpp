@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -59,6 +60,15 @@ bool is_run_by_loader() {
   return std::filesystem::read_symlink("/proc/self/exe", error).filename().native().starts_with("ld");
 }
 
+// The access that failed is tried again, and ends the process.
+void on_bus_error(int) {
+  constexpr char kText[] =
+      "moewright: error: bus error: a file that is being read became shorter, its disk failed, or /dev/shm is full\n"
+      "  hint: data, weights and checkpoints must stay as they are while a command reads them; MPI needs /dev/shm\n";
+  std::signal(SIGBUS, SIG_DFL);
+  (void)!write(STDERR_FILENO, kText, sizeof kText - 1);
+}
+
 }  // namespace
 
 // A program with file capabilities gets no tunables, however often it starts: it is not started again, nor is one that
@@ -83,5 +93,7 @@ void keep_large_buffers_off_heap() {
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   mallopt(M_TRIM_THRESHOLD, 2 << 20);
 }
+
+void explain_bus_errors() { std::signal(SIGBUS, on_bus_error); }
 
 }  // namespace mw

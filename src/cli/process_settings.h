@@ -1,4 +1,4 @@
-// Settings of the C library and of the OpenMP runtime that this process needs.
+// Settings of the C library, of the OpenMP runtime and of signals that this process needs.
 #pragma once
 
 namespace mw {
@@ -9,5 +9,8 @@ void restart_with_settings(char** argv);
 
 // Lets malloc return large buffers to the system at once, unless MALLOC_MMAP_THRESHOLD_ is set.
 void keep_large_buffers_off_heap();
+
+// A process that reads a mapped file that is no longer there dies by SIGBUS; from now on it says why first.
+void explain_bus_errors();
 
 }  // namespace mw

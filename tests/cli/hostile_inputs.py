@@ -3,6 +3,7 @@ set to what no file should hold. Whatever comes, the exit code is a documented o
 refusal brings a hint. One commit tries a third of them, or all with MOEWRIGHT_TEST_ALL=1. CI runs this once more under
 the sanitizers."""
 
+import array
 import concurrent.futures
 import ctypes
 import ctypes.util
@@ -11,13 +12,15 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
-from _jobs import BIN, Checks, SMALL, SOURCE, TIMEOUT, in_turn, run, write_corpus, write_run_file  # noqa: E402
+from _jobs import (  # noqa: E402
+    BIN, Checks, Job, SMALL, SOURCE, TIMEOUT, in_turn, read_metrics, run, write_corpus, write_run_file)
 
 DOCUMENTED = range(10)  # base/error.h, less 70: that one is a bug of ours
 INTEGERS = [-1, 0, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**63, 2**64, 10**30]
@@ -292,6 +295,18 @@ def check_checkpoint_index():
     finish_group("checkpoint index")
 
 
-for check in (check_run_file, check_safetensors, check_config, check_token_files, check_checkpoint_index):
+def check_shrinking_file():
+    """Of a file that becomes shorter while it is read, the process says so before it dies."""
+    tokens = array.array("i", [20240801, 7, 1 << 20] + [0] * 253 + [1] * (1 << 20))
+    path = variant("shrinking", "tokens.bin", tokens.tobytes())
+    job = Job(1, "train", write_run_file(), "data.kind=shards", f"data.path={path}", "train.steps=1000000",
+              "log.jsonl=shrinking/metrics.jsonl")
+    checks.expect(job.wait_until(lambda: len(read_metrics("shrinking")) > 1), "shrinking: no step", job.output())
+    os.truncate(path, 4096)
+    checks.expect(job.wait() == -signal.SIGBUS, "shrinking: another end", job.output())
+    checks.expect("became shorter" in job.output() and "hint:" in job.output(), "shrinking: no reason", job.output())
+
+
+for check in (check_run_file, check_safetensors, check_config, check_token_files, check_checkpoint_index, check_shrinking_file):
     check()
 checks.finish()
