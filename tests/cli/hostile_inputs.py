@@ -278,7 +278,8 @@ def check_checkpoint_index():
     places += [("tensors",), ("slices",), ("slices", 0)] + [("slices", 3, key) for key in index["slices"][3]]
     first = next(iter(index["tensors"]))
     places += [("tensors", first), ("tensors", first, 0)]
-    harmless = {("run",), ("step",), ("samples",), ("loss",), ("slices", 3, "key"), ("slices", 3, "xxh3"), ("slices", 3, "file")}
+    harmless = {("run",), ("step",), ("samples",), ("loss",), ("data_tokens",), ("data_tokens", 0), ("slices", 3, "key"),
+                ("slices", 3, "xxh3"), ("slices", 3, "file")}
     for path in places:
         for value in VALUES:
             changed = replaced(index, path, value)

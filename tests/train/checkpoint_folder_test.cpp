@@ -90,6 +90,16 @@ TEST(CheckpointFolder, TellsWhatChangedSince) {
   now.train.seed += 1;
   now.data.path = "other";
   EXPECT_TRUE(contains(told(now), "\nwarning: data.path, train.seed changed: of the samples")) << told(now);
+  // Data that grew at the same path; one warning where its path changed, too.
+  EXPECT_EQ(describe_data_change({}, {5}), "");
+  EXPECT_EQ(describe_data_change({5, 6}, {5, 6}), "");
+  const std::string grown = describe_data_change({500, 6}, {512, 6});
+  EXPECT_EQ(grown, "the data (512 + 6 tokens, was 500 + 6)");
+  const std::vector<std::string> warned = describe_changes(to_toml(then), then, grown);
+  ASSERT_EQ(warned.size(), 1u);
+  EXPECT_TRUE(contains(warned[0], "warning: the data (512 + 6 tokens, was 500 + 6) changed: of the samples"))
+      << warned[0];
+  EXPECT_FALSE(contains(fmt::format("{}", fmt::join(describe_changes(to_toml(then), now, grown), "\n")), "512"));
   now = then;
   now.native.top_k += 1;
   EXPECT_TRUE(contains(told(now), "\nwarning: model.top_k changed: the weights were trained as another model"))

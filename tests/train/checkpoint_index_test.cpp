@@ -63,6 +63,17 @@ TEST(CheckpointIndex, ReadsALossWhereThereIsOne) {
   expect_refused(index, "\"loss\" expects a number");
 }
 
+TEST(CheckpointIndex, TokensOfTheData) {
+  json index = valid_index();
+  EXPECT_TRUE(parse(index.dump()).state.data_tokens.empty());
+  index["data_tokens"] = {int64_t{1} << 40, 0};
+  EXPECT_EQ(parse(index.dump()).state.data_tokens, (std::vector<int64_t>{int64_t{1} << 40, 0}));
+  for (const json& value : {json(7), json("7"), json::array({-1}), json::array({1.5}), json::array({~uint64_t{0}})}) {
+    index["data_tokens"] = value;
+    expect_refused(index, "\"data_tokens\" expects a list");
+  }
+}
+
 TEST(CheckpointIndex, HistoryOfSteps) {
   json index = valid_index();
   EXPECT_EQ(parse(index.dump()).state.skipped, 0);

@@ -31,6 +31,7 @@ struct RunState {
   std::optional<double> loss = {};  // of the last step; none in older checkpoints and imported models
   int64_t skipped = 0;              // steps that changed no weights
   StepHistory history = {};
+  std::vector<int64_t> data_tokens = {};  // by source of the training data; empty in older and imported checkpoints
 };
 
 struct CheckpointSlice {

@@ -142,6 +142,7 @@ void complete_checkpoint(const std::string& folder, const CheckpointContents& co
   if (contents.state.skipped > 0) index["skipped"] = contents.state.skipped;
   if (const StepHistory& history = contents.state.history; !history.losses.empty())
     index["history"] = {{"losses", history.losses}, {"norms", history.norms}};
+  if (!contents.state.data_tokens.empty()) index["data_tokens"] = contents.state.data_tokens;
   index["run"] = contents.run_toml;
   if (!contents.hf_config.empty()) index["hf_config"] = contents.hf_config;
   if (contents.placements != nullptr) index["placement"] = placement_record(*contents.placements);

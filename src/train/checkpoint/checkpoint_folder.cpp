@@ -100,7 +100,13 @@ void refuse_newer_checkpoints(const RunSpec& run, int64_t step, const std::strin
        "the newest");
 }
 
-std::vector<std::string> describe_changes(const std::string& run_toml, const RunSpec& run) {
+std::string describe_data_change(const std::vector<int64_t>& then, const std::vector<int64_t>& now) {
+  if (then.empty() || then == now) return "";
+  return fmt::format("the data ({} tokens, was {})", fmt::join(now, " + "), fmt::join(then, " + "));
+}
+
+std::vector<std::string> describe_changes(const std::string& run_toml, const RunSpec& run,
+                                          const std::string& data_change) {
   std::vector<std::string> all, samples, model;
   try {
     for (const KeyChange& change : changed_keys(parse_run_text(run_toml, "the checkpoint's run", {}), run)) {
@@ -113,6 +119,7 @@ std::vector<std::string> describe_changes(const std::string& run_toml, const Run
     return {
         fmt::format("warning: whether settings have changed since the checkpoint cannot be told: {}", error.what())};
   }
+  if (samples.empty() && !data_change.empty()) samples.push_back(data_change);
   std::vector<std::string> lines;
   if (!all.empty()) lines.push_back(fmt::format("changed since the checkpoint: {}", fmt::join(all, ", ")));
   if (!samples.empty())

@@ -34,8 +34,12 @@ void refuse_newer_checkpoints(const RunSpec& run, int64_t step, const std::strin
 
 // Log lines when `run` resumes from a checkpoint of the run `run_toml`: the keys that changed, except those that only
 // select output files; with warnings for changes that alter the order of samples already counted, or make the weights
-// those of another model. Empty when nothing changed.
-std::vector<std::string> describe_changes(const std::string& run_toml, const RunSpec& run);
+// those of another model. data_change: as describe_data_change tells it. Empty when nothing changed.
+std::vector<std::string> describe_changes(const std::string& run_toml, const RunSpec& run,
+                                          const std::string& data_change = "");
+// What to say where the sources of data no longer have the tokens that a checkpoint knows of; "" where they do, or
+// where it knows nothing.
+std::string describe_data_change(const std::vector<int64_t>& then, const std::vector<int64_t>& now);
 
 // What a checkpoint keeps of the model of a run: of a Hugging Face folder, whose config.json may change later, the
 // model as write_hf_config writes it; otherwise "", as the run file has it.

@@ -63,6 +63,15 @@ std::vector<double> numbers(const json& object, const char* key, const std::stri
   return list.get<std::vector<double>>();
 }
 
+std::vector<int64_t> parse_data_tokens(const json& root, const std::string& where) {
+  const json& list = root["data_tokens"];
+  const auto is_count = [](const json& item) { return item.is_number_integer() && item.get<int64_t>() >= 0; };
+  if (!list.is_array() || !std::all_of(list.begin(), list.end(), is_count))
+    refuse_index(where,
+                 fmt::format("\"data_tokens\" expects a list of numbers of tokens, got {}", printable(list.dump())));
+  return list.get<std::vector<int64_t>>();
+}
+
 StepHistory parse_history(const json& object, const std::string& where) {
   StepHistory history{numbers(object, "losses", where), numbers(object, "norms", where)};
   if (history.losses.size() != history.norms.size())
@@ -145,6 +154,7 @@ CheckpointIndex parse_checkpoint_index(std::string_view source, const std::strin
   if (index.state.skipped > index.state.step)
     refuse_index(where, fmt::format("{} of {} steps were skipped", index.state.skipped, index.state.step));
   if (root.contains("history")) index.state.history = parse_history(root["history"], where);
+  if (root.contains("data_tokens")) index.state.data_tokens = parse_data_tokens(root, where);
   index.run_toml = text(root, "run", where);
   if (root.contains("hf_config")) index.hf_config = text(root, "hf_config", where);
   if (root.contains("placement")) index.placements = parse_placement_record(root["placement"], where);

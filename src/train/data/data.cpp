@@ -64,6 +64,12 @@ int64_t SampleOrder::samples() const {
   return sum;
 }
 
+std::vector<int64_t> SampleOrder::tokens() const {
+  std::vector<int64_t> tokens;
+  for (const Part& part : parts_) tokens.push_back(part.source->size());
+  return tokens;
+}
+
 void SampleOrder::read(const Window& window, std::span<int32_t> ids, std::span<int32_t> labels,
                        std::span<int32_t> starts) const {
   const Part& part = parts_[window.source];

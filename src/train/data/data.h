@@ -39,7 +39,8 @@ class SampleOrder {
   SampleOrder(std::unique_ptr<TokenSource> source, int64_t seq_len, int64_t vocab, uint64_t seed);
   SampleOrder(std::vector<WeightedSource> sources, int64_t seq_len, int64_t vocab, uint64_t seed);
 
-  int64_t samples() const;  // windows of all sources
+  int64_t samples() const;              // windows of all sources
+  std::vector<int64_t> tokens() const;  // of each source
   size_t sources() const { return parts_.size(); }
   const TokenSource& source(size_t part = 0) const { return *parts_[part].source; }
   // Sample `number` of the infinite training order: each source is reshuffled in every epoch of its own. Errors: data,

@@ -132,6 +132,7 @@ void Trainer::prepare() {
   }
   if (!options_.dry_run && !run_.checkpoint.dir.empty()) check_shared_folder(world_.comm(), run_.checkpoint.dir);
   data_ = open_samples(run_, model.vocab, false);
+  state_.data_tokens = data_->tokens();
   validation_ = std::make_unique<RunValidation>(run_, model, *data_);
   sample_ = std::make_unique<FinalSample>(world_.comm(), run_, model);
   if (leader_) check_vocabulary(*data_, run_, model.vocab);
@@ -185,6 +186,7 @@ void Trainer::load_weights() {
   if (!folder.empty()) {
     const CheckpointIndex loaded = load_checkpoint(*engine_, folder);
     state_ = loaded.state;
+    state_.data_tokens = data_->tokens();
     balancer_->resume(loaded.placements);
     if (replica_slots(run_.moe, engine_->plan.mesh.ep) > 0)
       say("replicas of experts are not in checkpoints: their slots are empty until moe.balance plans again");
@@ -199,7 +201,9 @@ void Trainer::load_weights() {
         say("passed over {}: it was not written to the end", unfinished);
     say("resumed from {} after step {}, {} samples", folder, state_.step, state_.samples);
     if (leader_ && state_.samples > 0)
-      for (const std::string& line : describe_changes(loaded.run_toml, engine_->plan.run)) say("{}", line);
+      for (const std::string& line : describe_changes(
+               loaded.run_toml, engine_->plan.run, describe_data_change(loaded.state.data_tokens, state_.data_tokens)))
+        say("{}", line);
     if (leader_ && !run_.hf_dir.empty() && is_other_model(loaded.hf_config, engine_->plan.model))
       say("warning: {}/config.json changed: the weights were trained as another model", run_.hf_dir);
     return;
