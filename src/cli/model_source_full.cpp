@@ -2,6 +2,7 @@
 
 #include "cli/run_commands.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/model_path.h"
 #include "train/convert/hf_weights.h"
 
@@ -52,7 +53,7 @@ ModelSource find_model(Comm& comm, const ModelArguments& arguments) {
       break;
     }
     default: {
-      const std::string found = choose_checkpoint(comm, path, stderr);
+      const std::string found = choose_checkpoint(comm, path, checkpoint.empty() ? stderr : nullptr);
       source.run = read_stored_run(found, overrides);
       if (checkpoint.empty()) source.checkpoint = found;
     }
@@ -77,8 +78,13 @@ RunSpec inference_run(RunSpec run, int64_t ranks, int64_t sequences) {
 }
 
 void load_model(Engine& engine, const ModelSource& source) {
-  if (source.checkpoint.empty()) import_hf_weights(engine, source.run.hf_dir);
-  else load_checkpoint(engine, source.checkpoint, true);
+  if (source.checkpoint.empty()) {
+    import_hf_weights(engine, source.run.hf_dir);
+    return;
+  }
+  const CheckpointIndex index = load_checkpoint(engine, source.checkpoint, true);
+  const std::string warning = describe_other_model(index, source.run, engine.plan.model);
+  if (engine.world.rank() == 0 && !warning.empty()) std::fprintf(stderr, "%s\n", warning.c_str());
 }
 
 }  // namespace mw

@@ -33,7 +33,8 @@ Exit run_in_world(const Invocation& invocation, const std::function<Exit(World&)
 Exit run_watched(World& world, int64_t seconds, const std::function<Exit()>& body);
 
 // The complete checkpoint that `path` stands for, as rank 0 finds it: a run that trains may write a newer one
-// meanwhile. Rank 0 prints to `out` which one it takes of a run folder. Collective. Errors: as require_checkpoint.
+// meanwhile. Rank 0 prints to `out`, unless null, which one it takes of a run folder. Collective. Errors: as
+// require_checkpoint.
 std::string choose_checkpoint(Comm& comm, const std::string& path, std::FILE* out);
 
 // The arguments MODEL, OVERRIDES and --checkpoint of commands that compute with a trained model.

@@ -129,6 +129,15 @@ expect(CHECKPOINT, "source/config.json describes another model", "export", "fami
 expect(0, "warning: source/config.json changed: the weights were trained as another model", "train", "family.toml", *FAMILY,
        "train.steps=3", "checkpoint.resume=auto")
 expect(0, "wrote", "export", "family", "as-resumed")
+pathlib.Path("source/config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-2}))
+for command in (["evaluate", "family", "train.val_batches=1"], ["sample", "family", "sample.tokens=1"],
+                ["train", "family.toml", *FAMILY, "train.steps=4", "checkpoint.resume=auto", "--dry-run"]):
+    expect(0, "warning: source/config.json changed: the weights were trained as another model", *command)
+# What changed is said before a job is sent.
+expect(0, ["train.seed = 9 (was 1)", "warning: train.seed changed: of the samples"], "train", "family.toml",
+       *FAMILY, "train.steps=4", "checkpoint.resume=auto", "train.seed=9", "--dry-run")
+# The one that is named is the one that is used.
+expect(0, "loss", "evaluate", "family", "--checkpoint", "family/step-00000002", "train.val_batches=1", never=["using"])
 
 # Another model: what it was and what it is.
 expect(CHECKPOINT, ["param.embed is [256, 32], the model's is [256, 48]", "model.width was 32 in the checkpoint, is 48 now"],

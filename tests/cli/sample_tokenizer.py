@@ -105,11 +105,26 @@ for name in ("tokenizer.json", "tokenizer_config.json"):
 text = sampled("folder", "sample.prompt=the experts", "sample.temperature=0", "sample.tokens=90")
 checks.expect(text == TEXT + "\n", f"a folder with a tokenizer: {text!r}")
 expect(0, "byte-level BPE", "inspect", "folder")
+# Bytes are no tokens of such a model, and tokens of a model without a tokenizer are no bytes.
+HF = write_run_file("hf.toml", 'model = "hf:folder"\n[data]' + SMALL.split("[data]")[1])
+for command in (["train", HF, "data.path=lines.jsonl"], ["evaluate", "folder", "data.val_path=lines.jsonl"]):
+    expect(CONFIG, ["reads bytes, but the model's tokens are those of folder/tokenizer.json", "moewright tokenize"], *command,
+           'data.suffixes=[".jsonl"]', never=["step 1/1", "bits per byte"])
+shutil.copytree("folder", "mute", ignore=lambda _, names: [name for name in names if name.startswith("tokenizer")])
+for command in (["sample", "mute"], ["evaluate", "mute", "--questions", "questions.jsonl", "train.val_batches=0"]):
+    pathlib.Path("questions.jsonl").write_text('{"context": "a", "choices": ["b", "c"], "answer": 0}\n')
+    expect(CONFIG, ["nothing says what text the model's 320 tokens are", "sample.tokenizer"], *command)
+# Marks are no text: a document of the data has as many bytes as it has without its end.
+shown = json.loads(subprocess.run([BIN, "evaluate", "folder", "data.kind=megatron", "data.val_path=bpe-tokens", "--all", "--json",
+                                   "train.seq_len=64"], capture_output=True, check=True).stdout)
+bits = shown["loss"] * shown["labels"] / 0.6931471805599453
+length = len(TEXT.encode())  # of a document, whose tokens are `share` of those that were counted
+share = shown["labels"] / len(array.array("H", pathlib.Path("bpe-tokens.bin").read_bytes()))
+checks.expect(abs(bits / shown["bits_per_byte"] / (400 * length * share) - 1) < 0.01, f"bytes of marks count: {shown}")
 tokens = array.array("H", pathlib.Path("bpe-tokens.bin").read_bytes())
 tokens[len(tokens) // 2] = 400
 shutil.copy("bpe-tokens.idx", "large.idx")
 pathlib.Path("large.bin").write_bytes(tokens.tobytes())
-HF = write_run_file("hf.toml", 'model = "hf:folder"\n[data]' + SMALL.split("[data]")[1])
 expect(DATA, ["[0, 320), got 400", "in its hf: folder"], "train", HF, "data.kind=megatron", "data.path=large",
        "train.steps=1", "data.val_fraction=0", never=["step 1/1"])
 checks.finish()

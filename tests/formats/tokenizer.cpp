@@ -87,6 +87,8 @@ TEST(BpeTokenizer, EncodesWordsAndSpecialTokensAndDecodesThem) {
   EXPECT_EQ(tokenizer->end_of_document(), 1000);
   EXPECT_EQ(tokenizer->id_of("Ġab"), 257);
   EXPECT_EQ(tokenizer->id_of("zz"), std::nullopt);
+  EXPECT_TRUE(tokenizer->is_special(1000));
+  for (const int32_t text_or_none : {-1, 0, 257, 700, 1001}) EXPECT_FALSE(tokenizer->is_special(text_or_none));
   const std::string text = "ab é\n\t漢字😀 <end> 12";
   std::vector<int32_t> ids, again;
   tokenizer->encode(text, ids);

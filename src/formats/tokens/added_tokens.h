@@ -15,6 +15,7 @@ struct AddedToken {
   bool strip_left = false;   // also consumes the white space before it
   bool strip_right = false;  // also consumes the white space after it
   bool normalized = true;    // is searched for in the normalized text
+  bool special = false;      // a mark, not text
 };
 
 // A part of a text: an added token, or the text between two of them.

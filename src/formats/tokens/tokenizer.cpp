@@ -37,6 +37,7 @@ class ByteTokenizer final : public Tokenizer {
   std::unique_ptr<Tokenizer> clone() const override { return make_byte_tokenizer(); }
   int64_t vocab_size() const override { return 256; }
   bool has(int32_t id) const override { return id >= 0 && id < vocab_size(); }
+  bool is_special(int32_t) const override { return false; }
   void encode(std::string_view text, std::vector<int32_t>& ids) override {
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
   }

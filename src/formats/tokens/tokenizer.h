@@ -18,6 +18,8 @@ class Tokenizer {
   virtual std::unique_ptr<Tokenizer> clone() const = 0;
   virtual int64_t vocab_size() const = 0;  // largest id + 1
   virtual bool has(int32_t id) const = 0;  // ids below vocab_size() may have gaps
+  // Whether the id is that of a mark, such as the end of a document, not of text.
+  virtual bool is_special(int32_t id) const = 0;
   // Appends the ids of `text`, which must be UTF-8. Special tokens that occur in the text become their ids, as in
   // Hugging Face; none is added at the ends. Errors: Exit::data when the text is not UTF-8 or a pattern takes too many
   // steps.

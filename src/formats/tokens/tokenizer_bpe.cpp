@@ -37,6 +37,7 @@ struct Tables {
   std::unordered_map<std::string, int32_t> words;  // by bytes: what a word can become in one step
   std::vector<std::string> texts;                  // by id
   std::vector<bool> known;                         // by id: ids may have gaps
+  std::vector<bool> special;                       // by id
   std::optional<int32_t> end_of_document;
 };
 
@@ -61,6 +62,7 @@ void fill_vocabulary(Tables& tables, const TokenizerJson& file) {
     if (index >= tables.texts.size()) {
       tables.texts.resize(index + 1);
       tables.known.resize(index + 1);
+      tables.special.resize(index + 1);
     }
     tables.texts[index] = std::move(text);
     tables.known[index] = true;
@@ -71,7 +73,10 @@ void fill_vocabulary(Tables& tables, const TokenizerJson& file) {
     if (bytes) tables.words[*bytes] = id;
     add(name, id, bytes.value_or(name));
   }
-  for (const AddedToken& token : file.added) add(token.content, token.id, token.content);
+  for (const AddedToken& token : file.added) {
+    add(token.content, token.id, token.content);
+    tables.special[static_cast<size_t>(token.id)] = token.special;
+  }
   for (int b = 0; b < 256; ++b) {
     const auto found = tables.words.find(std::string(1, static_cast<char>(b)));
     if (found == tables.words.end())
@@ -143,6 +148,7 @@ class BpeTokenizer final : public Tokenizer {
   bool has(int32_t id) const override {
     return id >= 0 && id < vocab_size() && tables_->known[static_cast<size_t>(id)];
   }
+  bool is_special(int32_t id) const override { return has(id) && tables_->special[static_cast<size_t>(id)]; }
 
   void encode(std::string_view text, std::vector<int32_t>& ids) override {
     if (!is_utf8(text)) fail(Exit::data, "a text to tokenize is not UTF-8", "convert it to UTF-8 first");

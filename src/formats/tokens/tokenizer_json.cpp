@@ -152,7 +152,8 @@ void read_added_token(const Node& node, TokenizerJson& file) {
   if (flag_or(node, "single_word", false)) fail_unbuilt(node, "an added token with \"single_word\"");
   token.strip_left = flag_or(node, "lstrip", false);
   token.strip_right = flag_or(node, "rstrip", false);
-  token.normalized = flag_or(node, "normalized", !flag_or(node, "special", false));
+  token.special = flag_or(node, "special", false);
+  token.normalized = flag_or(node, "normalized", !token.special);
   file.added.push_back(std::move(token));
 }
 

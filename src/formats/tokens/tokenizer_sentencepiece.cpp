@@ -18,6 +18,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::unique_ptr<Tokenizer> clone() const override { return std::make_unique<SentencePieceTokenizer>(path_, model_); }
   int64_t vocab_size() const override { return model_->GetPieceSize(); }
   bool has(int32_t id) const override { return id >= 0 && id < vocab_size(); }
+  bool is_special(int32_t id) const override { return has(id) && model_->IsControl(id); }
 
   void encode(std::string_view text, std::vector<int32_t>& ids) override {
     if (!is_utf8(text)) fail(Exit::data, "a text to tokenize is not UTF-8", "convert it to UTF-8 first");

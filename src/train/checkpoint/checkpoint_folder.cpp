@@ -133,6 +133,20 @@ std::vector<std::string> describe_changes(const std::string& run_toml, const Run
   return lines;
 }
 
+std::vector<std::string> describe_changes_since(const CheckpointIndex& index, const RunSpec& run,
+                                                const ModelSpec& model, const std::vector<int64_t>& data_tokens) {
+  std::vector<std::string> lines;
+  if (index.state.samples > 0)
+    lines = describe_changes(index.run_toml, run, describe_data_change(index.state.data_tokens, data_tokens));
+  if (const std::string other = describe_other_model(index, run, model); !other.empty()) lines.push_back(other);
+  return lines;
+}
+
+std::string describe_other_model(const CheckpointIndex& index, const RunSpec& run, const ModelSpec& model) {
+  if (run.hf_dir.empty() || !is_other_model(index.hf_config, model)) return "";
+  return fmt::format("warning: {}/config.json changed: the weights were trained as another model", run.hf_dir);
+}
+
 static std::string to_hf_config(const ModelSpec& model) { return write_hf_config(model, "float32"); }
 
 std::string hf_config_of(const RunSpec& run, const ModelSpec& model) {

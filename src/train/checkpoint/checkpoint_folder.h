@@ -10,6 +10,7 @@
 #include "config/model_spec.h"
 #include "config/run_spec.h"
 #include "formats/io/output_lock.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace mw {
 
@@ -37,6 +38,10 @@ void refuse_newer_checkpoints(const RunSpec& run, int64_t step, const std::strin
 // those of another model. data_change: as describe_data_change tells it. Empty when nothing changed.
 std::vector<std::string> describe_changes(const std::string& run_toml, const RunSpec& run,
                                           const std::string& data_change = "");
+// All that changed since the checkpoint of `index`, as lines of the log: the keys of `run`, its data of `data_tokens`
+// and the model of a Hugging Face folder.
+std::vector<std::string> describe_changes_since(const CheckpointIndex& index, const RunSpec& run,
+                                                const ModelSpec& model, const std::vector<int64_t>& data_tokens);
 // What to say where the sources of data no longer have the tokens that a checkpoint knows of; "" where they do, or
 // where it knows nothing.
 std::string describe_data_change(const std::vector<int64_t>& then, const std::vector<int64_t>& now);
@@ -44,6 +49,8 @@ std::string describe_data_change(const std::vector<int64_t>& then, const std::ve
 // What a checkpoint keeps of the model of a run: of a Hugging Face folder, whose config.json may change later, the
 // model as write_hf_config writes it; otherwise "", as the run file has it.
 std::string hf_config_of(const RunSpec& run, const ModelSpec& model);
+// A warning where the Hugging Face folder of `run` describes another model than the checkpoint's; else "".
+std::string describe_other_model(const CheckpointIndex& index, const RunSpec& run, const ModelSpec& model);
 // Whether the model of a Hugging Face folder is another one than `hf_config` of a checkpoint says. False where that is
 // empty.
 bool is_other_model(const std::string& hf_config, const ModelSpec& model);

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "core/rng.h"
+#include "formats/tokens/tokenizer.h"
 #include "ops/cross_entropy.h"
 
 namespace mw {
@@ -179,6 +180,13 @@ std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, boo
 }
 
 void check_vocabulary(const SampleOrder& order, const RunSpec& run, int64_t vocab) {
+  if (run.data.kind == DataKind::text && !run.hf_dir.empty() && has_tokenizer_file(run.hf_dir))
+    fail(Exit::config,
+         fmt::format("data.kind = \"text\" reads bytes, but the model's tokens are those of {}",
+                     find_tokenizer_file(run.hf_dir)),
+         fmt::format("`moewright tokenize FILES -t {} -o PREFIX` makes tokens of text; then set data.kind=megatron and "
+                     "data.path or data.val_path to PREFIX",
+                     run.hf_dir));
   constexpr int64_t kPlaces = 64, kTokens = 4096;  // 256k tokens: milliseconds on a disk
   std::vector<int32_t> tokens;
   for (size_t part = 0; part < order.sources(); ++part) {

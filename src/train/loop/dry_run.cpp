@@ -72,7 +72,7 @@ void check_outputs(const RunSpec& run) {
   if (!run.log.trace.empty()) check_can_make("log.trace", fs::absolute(run.log.trace).parent_path(), Exit::data);
 }
 
-StartCheck check_start(const Plan& plan) {
+StartCheck check_start(const Plan& plan, const std::vector<int64_t>& data_tokens) {
   StartCheck start;
   start.resumed = folder_to_resume(plan.run);
   if (!start.resumed.empty()) {
@@ -80,6 +80,7 @@ StartCheck check_start(const Plan& plan) {
     reader.check_files();
     reader.check_tensors(plan.params, reader.needs_moments(), plan.run);
     start.state = reader.index().state;
+    start.changes = describe_changes_since(reader.index(), plan.run, plan.model, data_tokens);
     refuse_newer_checkpoints(plan.run, start.state.step, start.resumed);
   }
   start.disk = checkpoint_need(plan, start.state.step);

@@ -14,14 +14,15 @@ namespace mw {
 void check_outputs(const RunSpec& run);
 
 struct StartCheck {
-  std::string resumed;  // checkpoint to resume from; empty: none
-  RunState state;       // the state from which the run would continue
+  std::string resumed;               // checkpoint to resume from; empty: none
+  RunState state;                    // the state from which the run would continue
+  std::vector<std::string> changes;  // since that checkpoint (describe_changes_since)
   DiskNeed disk;
 };
 
 // Checks that the checkpoint to resume from fits the model, and that the run's own checkpoints fit on the disk. Reads
-// no tensor. To be called on one rank. Errors: checkpoint.
-StartCheck check_start(const Plan& plan);
+// no tensor. data_tokens: of each source of the data. To be called on one rank. Errors: checkpoint.
+StartCheck check_start(const Plan& plan, const std::vector<int64_t>& data_tokens);
 
 // Log lines. needed: memory of the largest rank; available: the smallest share of a rank.
 std::vector<std::string> describe(const StartCheck& start, const Plan& plan, int64_t needed, int64_t available);

@@ -23,7 +23,10 @@ int rank_of_choice(const Plan& plan) {
 std::unique_ptr<Tokenizer> find_run_tokenizer(const RunSpec& run, const ModelSpec& model) {
   std::string path = run.sample.tokenizer;
   if (path.empty() && !run.hf_dir.empty() && has_tokenizer_file(run.hf_dir)) path = run.hf_dir;
-  if (path.empty()) return run.data.kind == DataKind::text || model.vocab <= 256 ? make_byte_tokenizer() : nullptr;
+  if (path.empty()) {
+    const bool bytes = model.vocab <= 256 || (run.data.kind == DataKind::text && run.hf_dir.empty());
+    return bytes ? make_byte_tokenizer() : nullptr;
+  }
   std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(path);
   if (tokenizer->vocab_size() > model.vocab)
     fail(Exit::config,

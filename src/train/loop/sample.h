@@ -15,8 +15,8 @@
 namespace mw {
 
 // The tokenizer of a run: sample.tokenizer, or the tokenizer in the Hugging Face folder of the model, or bytes
-// (data.kind = "text", or a vocabulary of up to 256); null when there is none. Errors: config, when it has more tokens
-// than the model; otherwise as open_tokenizer.
+// (a vocabulary of up to 256, or data.kind = "text" and no such folder); null when there is none. Errors: config, when
+// it has more tokens than the model; otherwise as open_tokenizer.
 std::unique_ptr<Tokenizer> find_run_tokenizer(const RunSpec& run, const ModelSpec& model);
 // The same. Errors: also config, when there is none.
 std::unique_ptr<Tokenizer> open_run_tokenizer(const RunSpec& run, const ModelSpec& model);

@@ -200,12 +200,10 @@ void Trainer::load_weights() {
       for (const std::string& unfinished : find_unfinished(run_, state_.step))
         say("passed over {}: it was not written to the end", unfinished);
     say("resumed from {} after step {}, {} samples", folder, state_.step, state_.samples);
-    if (leader_ && state_.samples > 0)
-      for (const std::string& line : describe_changes(
-               loaded.run_toml, engine_->plan.run, describe_data_change(loaded.state.data_tokens, state_.data_tokens)))
+    if (leader_)
+      for (const std::string& line :
+           describe_changes_since(loaded, engine_->plan.run, engine_->plan.model, state_.data_tokens))
         say("{}", line);
-    if (leader_ && !run_.hf_dir.empty() && is_other_model(loaded.hf_config, engine_->plan.model))
-      say("warning: {}/config.json changed: the weights were trained as another model", run_.hf_dir);
     return;
   }
   if (leader_ && run_.checkpoint.resume == "auto") {
@@ -384,13 +382,14 @@ Exit Trainer::dry_run() {
   prepare();
   print_header();
   StartCheck start;
-  if (leader_) start = check_start(engine_->plan);
+  if (leader_) start = check_start(engine_->plan, state_.data_tokens);
   if (leader_ && !run_.log.jsonl.empty()) wait_for_writer(run_.log.jsonl, {});
   world_.comm().all_reduce_max(std::span(&start.state.samples, 1));
   read_step(*data_, engine_->plan, start.state.samples,
             run_.train.micro_batches);  // tokens outside the vocabulary are refused
   std::array<int64_t, 2> memory = {bytes_.total(), -free_memory_};
   world_.comm().all_reduce_max(std::span(memory));
+  for (const std::string& line : start.changes) say("{}", line);
   for (const std::string& line : describe(start, engine_->plan, memory[0], -memory[1])) say("{}", line);
   return Exit::ok;
 }

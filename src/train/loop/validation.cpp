@@ -46,15 +46,19 @@ SourceLoss mean_of(std::span<const double> sums) {
 }
 
 // Bytes of the text that each run of labels without a masked one adds to that of the id before it: a tokenizer may drop
-// a space where its text begins.
+// a space where its text begins. Special tokens are no text.
 double text_bytes(const Tokenizer& tokenizer, std::span<const int32_t> ids, std::span<const int32_t> labels) {
+  const auto size_of_text = [&](std::vector<int32_t> tokens) {
+    std::erase_if(tokens, [&](int32_t token) { return tokenizer.is_special(token); });
+    return static_cast<double>(tokenizer.decode(tokens).size());
+  };
   double bytes = 0;
   for (auto begin = labels.begin(); begin != labels.end();) {
     const auto end = std::find(begin, labels.end(), kIgnoreLabel);
     std::vector<int32_t> all = {ids[static_cast<size_t>(begin - labels.begin())]};
-    const size_t before = tokenizer.decode(all).size();
+    bytes -= size_of_text(all);
     all.insert(all.end(), begin, end);
-    bytes += static_cast<double>(tokenizer.decode(all).size()) - static_cast<double>(before);
+    bytes += size_of_text(std::move(all));
     begin = std::find_if(end, labels.end(), [](int32_t label) { return label != kIgnoreLabel; });
   }
   return bytes;
