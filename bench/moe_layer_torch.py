@@ -221,14 +221,21 @@ def measure_path(layer, forward, repeats, reference):
 def measure_shape(shape, tokens, routing, repeats, wanted):
     """Yields one result per wanted path; one that fails is recorded with its error."""
     width, expert_width, expert_count, top_k = SHAPES[shape]
-    layer = Layer(*SHAPES[shape], tokens, routing == "skewed")
-    imbalance = layer.imbalance()
-    reference = None
     common = {
         "benchmark": "moe_layer_torch", "shape": shape, "width": width, "expert_width": expert_width,
         "experts": expert_count, "top_k": top_k, "tokens": tokens, "dtype": "bf16", "repeats": repeats,
         "torch": torch.__version__,
     }
+    if PRODUCTS in wanted:  # first: where a peer cannot be captured, nothing after it can
+        for times in measure_products(SHAPES[shape], tokens, graph_ms, repeats):
+            print(f"{shape} T={tokens} even routing, {times['path']}: forward {times['graph_forward_tflops']:.1f} TFLOP/s, "
+                  f"forward+backward {times['graph_forward_backward_tflops']:.1f} TFLOP/s", flush=True)
+            yield {**common, "routing": "even", **times}
+        gc.collect()
+        torch.cuda.empty_cache()
+    layer = Layer(*SHAPES[shape], tokens, routing == "skewed")
+    imbalance = layer.imbalance()
+    reference = None
     for path in wanted:
         if path == PRODUCTS:
             continue
@@ -251,14 +258,6 @@ def measure_shape(shape, tokens, routing, repeats, wanted):
         gc.collect()
         torch.cuda.empty_cache()
         yield result
-    if PRODUCTS in wanted:
-        layer = forward = reference = computed = None  # their memory
-        gc.collect()
-        torch.cuda.empty_cache()
-        for times in measure_products(SHAPES[shape], tokens, graph_ms, repeats):
-            print(f"{shape} T={tokens} even routing, {times['path']}: forward {times['graph_forward_tflops']:.1f} TFLOP/s, "
-                  f"forward+backward {times['graph_forward_backward_tflops']:.1f} TFLOP/s", flush=True)
-            yield {**common, "routing": "even", **times}
 
 
 def main():
