@@ -13,10 +13,17 @@ using nlohmann::ordered_json;
 constexpr int64_t kMostDim = 1 << 14;
 
 // Whether a layer without a layer_types has the window.
-bool has_window(const HfFields& f, HfWindows windows, int64_t layer) {
-  if (windows == HfWindows::alternate) return layer % 2 == 0;
-  const int64_t border = f.integer("max_window_layers");
-  return windows == HfWindows::every_other ? layer % 2 == 0 && layer < border : layer >= border;
+bool has_window(const HfFields& f, const HfFamily& family, int64_t layer) {
+  if (family.windows == HfWindows::all) return true;
+  if (family.windows == HfWindows::alternate) return layer % 2 == 0;
+  const int64_t border = f.integer_or("max_window_layers", family.window_border);
+  return family.windows == HfWindows::every_other ? layer % 2 == 0 && layer < border : layer >= border;
+}
+
+// Of all layers that have one; 0: none has. A null is no window, and an absent key is the family's default.
+int64_t read_window(const HfFields& f, const HfFamily& family) {
+  if (family.windows_by_flag && !f.flag_or("use_sliding_window", false)) return 0;
+  return f.integer_or("sliding_window", f.is_null("sliding_window") ? 0 : family.default_window);
 }
 
 void read_bias(const HfFields& f, const HfFamily& family, AttentionSpec& a) {
@@ -100,7 +107,9 @@ AttentionSpec read_latent(const HfFields& f, const HfFamily& family) {
   a.rope_theta = rope.theta;
   a.yarn = rope.yarn;
   a.rotary_dim = read_rotary_dim(f, family, rope, a.head_dim);
-  a.rope_pairs = f.flag_or("rope_interleave", true) ? RopePairs::neighbours : RopePairs::halves;
+  const bool neighbours =
+      !family.reads_interleave || (!f.is_null("rope_interleave") && f.flag_or("rope_interleave", true));
+  a.rope_pairs = neighbours ? RopePairs::neighbours : RopePairs::halves;
   read_bias(f, family, a);
   return a;
 }
@@ -123,21 +132,20 @@ AttentionSpec read_hf_attention(const HfFields& config, const HfFamily& family, 
 
 std::vector<int64_t> read_hf_windows(const HfFields& config, const HfFamily& family, int64_t layers) {
   std::vector<int64_t> windows(static_cast<size_t>(layers), 0);
-  const bool is_on = config.flag_or("use_sliding_window", family.windows != HfWindows::every_other);
-  const int64_t window = is_on ? config.integer_or("sliding_window", 0) : 0;
+  const int64_t window = read_window(config, family);
   if (window == 0) return windows;
   if (family.windows == HfWindows::none) {
     if (window < config.integer_or("max_position_embeddings", window + 1))
       config.unsupported("sliding_window attention");
     return windows;
   }
-  const bool has_types = config.has("layer_types");
+  const bool has_types = family.windows != HfWindows::all && config.has("layer_types");
   const nlohmann::json types = has_types ? config.raw("layer_types") : nlohmann::json();
   if (has_types && (!types.is_array() || std::ssize(types) != layers))
     config.wrong("layer_types", fmt::format("a list of num_hidden_layers = {} words", layers), types);
   for (int64_t i = 0; i < layers; ++i) {
     const auto at = static_cast<size_t>(i);
-    const bool slides = has_types ? types[at] == "sliding_attention" : has_window(config, family.windows, i);
+    const bool slides = has_types ? types[at] == "sliding_attention" : has_window(config, family, i);
     if (has_types && !slides && types[at] != "full_attention")
       config.wrong("layer_types", "\"full_attention\" or \"sliding_attention\"", types[at]);
     if (slides) windows[at] = window;
@@ -146,15 +154,16 @@ std::vector<int64_t> read_hf_windows(const HfFields& config, const HfFamily& fam
 }
 
 void write_hf_windows(const ModelSpec& model, const HfFamily& family, ordered_json& config) {
-  config["sliding_window"] = nullptr;
+  // gpt-oss cannot be run without one, whether a layer has it or not.
+  config["sliding_window"] = family.windows == HfWindows::alternate ? ordered_json(family.default_window) : nullptr;
   std::vector<const char*> types;
   for (const LayerSpec& layer : model.layers) {
     types.push_back(layer.attention.window > 0 ? "sliding_attention" : "full_attention");
     if (layer.attention.window > 0) config["sliding_window"] = layer.attention.window;
   }
   const bool slides = !config["sliding_window"].is_null();
-  if (slides || family.windows == HfWindows::alternate) config["layer_types"] = types;
-  if (family.moe_layers == HfMoeLayers::by_step) config["use_sliding_window"] = slides;
+  if (slides && family.windows != HfWindows::all) config["layer_types"] = types;
+  if (family.windows_by_flag) config["use_sliding_window"] = slides;
 }
 
 void write_hf_attention(const AttentionSpec& attention, const HfFamily& family, ordered_json& config) {

@@ -34,6 +34,9 @@ void check_common(const HfFields& f, const HfFamily& family) {
   // Real configs of some families leave hidden_act out; all then mean silu.
   const std::string act = f.has("hidden_act") ? f.text("hidden_act") : "silu";
   if (act != "silu") f.unsupported(fmt::format("hidden_act \"{}\"", printable(act)));
+  for (const char* key : {"attention_dropout", "router_jitter_noise"})  // in training, here there is none
+    if (f.real_or(key, 0) != 0) f.unsupported(fmt::format("{} = {}", key, printable(f.raw(key).dump())));
+  if (!f.flag_or("is_causal", true)) f.unsupported("is_causal = false");
   if (f.has("quantization_config")) check_quantization(HfFields(f.raw("quantization_config"), f.where()), family);
 }
 
@@ -65,7 +68,7 @@ ModelSpec parse_hf_config(const std::string& text, const std::string& where) {
   model.vocab = f.integer("vocab_size");
   model.width = f.integer("hidden_size");
   model.norm_eps = type == "olmoe" ? f.real_or("rms_norm_eps", 1e-5) : f.real("rms_norm_eps");
-  model.tie_embeddings = f.flag_or("tie_word_embeddings", false);
+  model.tie_embeddings = f.flag_or("tie_word_embeddings", family->ties_by_default);
   model.init_std = f.real_or("initializer_range", 0.02);
   read_hf_layers(f, *family, read_hf_attention(f, *family, model.width), model);
   validate(model, where);
@@ -111,21 +114,10 @@ std::string write_hf_config(const ModelSpec& model, const std::string& torch_dty
 std::string extend_hf_config(const std::string& config, const std::string& source, const std::string& where) {
   // What our own keys say in another way, and what is true of the source's weights only.
   static const std::vector<std::string> kLeftOut = {
-      "rope_parameters",
-      "num_experts",
-      "num_local_experts",
-      "n_routed_experts",
-      "partial_rotary_factor",
-      "moe_intermediate_size",
-      "num_shared_expert",
-      "layer_types",
-      "use_sliding_window",
-      "sliding_window",
-      "dtype",
-      "torch_dtype",
-      "quantization_config",
-      "num_nextn_predict_layers",
-      "_name_or_path",
+      "rope_parameters",      "num_experts",           "num_experts_per_tok",      "num_local_experts",
+      "n_routed_experts",     "partial_rotary_factor", "moe_intermediate_size",    "num_shared_expert",
+      "layer_types",          "use_sliding_window",    "sliding_window",           "dtype",
+      "torch_dtype",          "quantization_config",   "num_nextn_predict_layers", "_name_or_path",
       "transformers_version",
   };
   ordered_json out = ordered_json::parse(config);

@@ -22,10 +22,10 @@ enum class HfAuxLoss : uint8_t { none, of_model, of_sequences };
 // queries, keys and values; or these and the output.
 enum class HfBias : uint8_t { none, qkv, all };
 
-// Which layers have a sliding window, where there is one and no layer_types says so: none, which means that windows are
-// refused; every other one from the first on below max_window_layers, with use_sliding_window (Qwen2); those from
-// max_window_layers on (dots1); or every other one from the first on (gpt-oss).
-enum class HfWindows : uint8_t { none, every_other, after_first, alternate };
+// Which layers have a sliding window, where there is one: none, which means that windows are refused; all (Mixtral,
+// Qwen3); or as layer_types says, and without it every other one from the first on below max_window_layers (Qwen2),
+// those from max_window_layers on (dots1), or every other one from the first on (gpt-oss).
+enum class HfWindows : uint8_t { none, all, every_other, after_first, alternate };
 
 // Keys and parts of names that a family does not have are empty.
 struct HfFamily {
@@ -46,8 +46,13 @@ struct HfFamily {
   const char* bias_key = "attention_bias";
   bool bias_by_default = false;
   HfWindows windows = HfWindows::none;
+  bool windows_by_flag = false;  // none without use_sliding_window
+  int64_t default_window = 0;    // where config.json has no sliding_window
+  int64_t window_border = 0;     // where it has no max_window_layers
   bool sinks = false;
-  bool yarn_by_default = false;  // where config.json says nothing, transformers takes YaRN
+  bool reads_interleave = false;  // rope_interleave, of latent attention
+  bool ties_by_default = false;   // tie_word_embeddings
+  bool yarn_by_default = false;   // where config.json says nothing, transformers takes YaRN
 
   // Feed-forwards. All have norm_topk_prob, except those that always renormalise.
   HfMoeLayers moe_layers = HfMoeLayers::all;
@@ -78,8 +83,9 @@ struct HfFamily {
   const char* moe_block = "mlp.";
   const char* router = "gate";
   const char* router_bias = "gate.e_score_correction_bias";
-  bool bias_is_row = false;  // [1, E] instead of [E]
-  bool f32_router = false;   // written in fp32, whatever the others are
+  const char* fused_router_bias = "";  // where the names of fused experts have it in another place
+  bool bias_is_row = false;            // [1, E] instead of [E]
+  bool f32_router = false;             // written in fp32, whatever the others are
   const char* shared = "shared_experts";
   const char *gate = "gate_proj", *up = "up_proj", *down = "down_proj";  // of a routed expert
   // Experts are always fused, as [E, in, out], with columns of gate and up in turn; or in MXFP4 (hf_names.h).

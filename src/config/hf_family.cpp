@@ -90,8 +90,13 @@ Features beyond_minimax(const ModelSpec& model, const LayerSpec& sparse) {
   return found;
 }
 
-Features beyond_deepseek_v2(const MoeSpec& m) {
+// transformers refuses such widths, or cannot rotate views of them.
+Features beyond_deepseek_v2(const ModelSpec& model, const LayerSpec& sparse) {
+  const MoeSpec& m = sparse.moe;
+  const AttentionSpec& a = sparse.attention;
   Features found;
+  note(found, model.width % a.heads != 0, "a width that is no multiple of heads");
+  note(found, a.latent.nope_dim % 2 != 0 || a.latent.kv_rank % 2 != 0, "odd nope_dim or kv_rank");
   note(found, m.score == ScoreFunction::sigmoid, "score = \"sigmoid\"");
   note(found, m.renormalise, "renormalise");
   return found;
@@ -111,7 +116,7 @@ struct Candidate {
 std::vector<Candidate> weigh_families(const ModelSpec& model, const LayerSpec& sparse) {
   const AttentionSpec& a = sparse.attention;
   if (a.is_latent())
-    return {{"deepseek_v2", beyond_deepseek_v2(sparse.moe)}, {"deepseek_v3", beyond_deepseek_v3(sparse.moe)}};
+    return {{"deepseek_v2", beyond_deepseek_v2(model, sparse)}, {"deepseek_v3", beyond_deepseek_v3(sparse.moe)}};
   std::vector<Candidate> all = {{"qwen3_moe", beyond_qwen(sparse)},
                                 {"mixtral", beyond_mixtral(model, sparse)},
                                 {"olmoe", beyond_olmoe(model, sparse)},

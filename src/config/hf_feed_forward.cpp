@@ -73,18 +73,29 @@ void read_groups(const HfFields& f, const HfFamily& family, MoeSpec& m) {
 }
 
 // Of one layer, from a number or a list.
-int64_t read_top_k(const HfFields& f, const HfFamily& family, int64_t layer) {
-  if (!f.has(family.top_k) || !f.raw(family.top_k).is_array()) return f.integer(family.top_k);
-  const json& list = f.raw(family.top_k);
+int64_t read_top_k(const HfFields& f, const char* key, int64_t layer) {
+  if (!f.has(key) || !f.raw(key).is_array()) return f.integer(key);
+  const json& list = f.raw(key);
   if (static_cast<int64_t>(list.size()) <= layer || !list.at(static_cast<size_t>(layer)).is_number_integer())
-    f.wrong(family.top_k, "a number, or one for each layer", list);
+    f.wrong(key, "a number, or one for each layer", list);
   return list.at(static_cast<size_t>(layer)).get<int64_t>();
+}
+
+// Every family's key has another name.
+int64_t read_top_k(const HfFields& f, const HfFamily& family, int64_t layer) {
+  const char* const other = "num_experts_per_tok";
+  if (!f.has(other)) return read_top_k(f, family.top_k, layer);
+  const int64_t top_k = read_top_k(f, other, layer);
+  if (f.has(family.top_k) && read_top_k(f, family.top_k, layer) != top_k)
+    f.wrong(family.top_k, fmt::format("the value of its other name, {}", top_k), f.raw(family.top_k));
+  return top_k;
 }
 
 int64_t read_shared_width(const HfFields& f, const HfFamily& family, int64_t expert_width) {
   if (has_name(family.shared_width)) return f.integer(family.shared_width);
   int64_t experts = family.shared_experts;
-  if (has_name(family.shared_count)) experts = f.integer_or(family.shared_count, 0);
+  // null means none; absent would mean a default of the family's class.
+  if (has_name(family.shared_count)) experts = f.is_null(family.shared_count) ? 0 : f.integer(family.shared_count);
   if (experts < 0 || experts > 1024) f.wrong(family.shared_count, "0 to 1024", f.raw(family.shared_count));
   if (expert_width < 1 || expert_width > (1 << 24))
     f.wrong(family.expert_width, "1 to 2^24", f.raw(family.expert_width));

@@ -1,5 +1,6 @@
 #include "config/hf_rope.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace mw {
@@ -19,16 +20,18 @@ std::string rope_type(const HfFields& rope) {
   return type.value_or("default");
 }
 
-YarnSpec read_yarn(const HfFields& rope) {
+// A number of positions beside the object counts, not that in it.
+YarnSpec read_yarn(const HfFields& config, const HfFields& rope) {
   if (rope.has("attention_factor")) rope.unsupported("YaRN with attention_factor");
   YarnSpec yarn;
   yarn.factor = rope.real("factor");
-  yarn.positions = rope.integer("original_max_position_embeddings");
+  const char* const positions = "original_max_position_embeddings";
+  yarn.positions = config.has(positions) ? config.integer(positions) : rope.integer(positions);
   yarn.mscale = rope.real_or("mscale", 0);
   yarn.mscale_all_dim = rope.real_or("mscale_all_dim", 0);
   yarn.beta_fast = rope.real_or("beta_fast", 32);
   yarn.beta_slow = rope.real_or("beta_slow", 1);
-  yarn.truncate = rope.flag_or("truncate", true);
+  yarn.truncate = !rope.is_null("truncate") && rope.flag_or("truncate", true);
   if (yarn.factor == 1) return YarnSpec{};  // stretches nothing
   return yarn;
 }
@@ -50,6 +53,8 @@ HfRope read_hf_rope(const HfFields& config, int64_t alpha_of_head) {
     if (!config.has(key)) continue;
     const json& object = config.raw(key);
     if (!object.is_object()) config.wrong(key, "null or an object", object);
+    if (std::any_of(object.begin(), object.end(), [](const json& value) { return value.is_object(); }))
+      config.unsupported(fmt::format("{} for each kind of layer", key));
     const HfFields rope(object, fmt::format("{}: {}", config.where(), key));
     const std::string type = rope_type(rope);
     has_type |= rope.has("rope_type") || rope.has("type");
@@ -57,7 +62,7 @@ HfRope read_hf_rope(const HfFields& config, int64_t alpha_of_head) {
     if (type != "default" && type != "yarn" && !by_alpha)
       config.unsupported(fmt::format("rope type \"{}\"", printable(type)));
     if (by_alpha) stretch = stretch_of(rope, alpha_of_head);
-    const YarnSpec found = type == "yarn" ? read_yarn(rope) : YarnSpec{};
+    const YarnSpec found = type == "yarn" ? read_yarn(config, rope) : YarnSpec{};
     if (yarn && !(*yarn == found)) config.wrong(key, "the same values as rope_parameters", object);
     yarn = found;
     if (rope.has("rope_theta")) theta = rope.real("rope_theta");

@@ -143,6 +143,69 @@ TEST(HfFamilies, WindowsAreOfSomeLayers) {
   error_of([&] { parse(config); }, Exit::config);
 }
 
+// As transformers 5.17: who reads use_sliding_window, what is taken for an absent key, and for a null.
+TEST(HfFamilies, WindowsOfAllLayersAndDefaults) {
+  const auto all = [](const ModelSpec& model, int64_t window) {
+    EXPECT_EQ(round_trip(model), model);
+    for (const LayerSpec& layer : model.layers) EXPECT_EQ(layer.attention.window, window);
+  };
+  all(with("mixtral-8x7b", {{"sliding_window", 512}, {"use_sliding_window", false}}), 512);
+  all(with("mixtral-8x7b", {{"sliding_window", nullptr}}), 0);
+  all(with("qwen3-30b-a3b", {{"sliding_window", 512}, {"use_sliding_window", true}}), 512);
+  all(with("qwen3-30b-a3b", {{"sliding_window", 512}, {"use_sliding_window", false}}), 0);
+  ordered_json absent = config_of("qwen3-30b-a3b");
+  for (const char* key : {"sliding_window", "use_sliding_window"}) absent.erase(key);
+  all(parse(absent), 0);
+  absent["use_sliding_window"] = true;
+  all(parse(absent), 4096);
+
+  ordered_json oss = config_of("gpt-oss-20b");
+  oss.erase("sliding_window");
+  EXPECT_EQ(parse(oss), model_of("gpt-oss-20b"));
+  oss["use_sliding_window"] = false;
+  EXPECT_EQ(parse(oss), model_of("gpt-oss-20b"));
+  // A model without a window is written with one, which no layer has: transformers asks for it.
+  const ModelSpec full = with("gpt-oss-20b", {{"sliding_window", nullptr}});
+  EXPECT_EQ(ordered_json::parse(write_hf_config(full, "bfloat16"))["sliding_window"], 128);
+  ordered_json dots = config_of("dots-llm1");
+  for (const char* key : {"sliding_window", "max_window_layers", "layer_types", "use_sliding_window"}) dots.erase(key);
+  dots["num_hidden_layers"] = 64;
+  EXPECT_EQ(windows_of(parse(dots)), std::string(62, '-') + "ww");
+}
+
+TEST(HfFamilies, RareKeysAreReadAsTransformersReadsThem) {
+  const YarnSpec inside = with("deepseek-v3", {}).layers[0].attention.yarn;
+  ASSERT_GT(inside.factor, 1);
+  EXPECT_EQ(with("deepseek-v3", {{"original_max_position_embeddings", 64}}).layers[0].attention.yarn.positions, 64);
+  ordered_json config = config_of("deepseek-v3");
+  config["rope_scaling"]["truncate"] = nullptr;
+  EXPECT_FALSE(parse(config).layers[0].attention.yarn.truncate);
+  const auto pairs = [](const char* name, const ordered_json& interleave) {
+    return with(name, {{"rope_interleave", interleave}}).layers[0].attention.rope_pairs;
+  };
+  EXPECT_EQ(pairs("deepseek-v3", true), RopePairs::neighbours);
+  EXPECT_EQ(pairs("deepseek-v3", nullptr), RopePairs::halves);
+  EXPECT_EQ(pairs("deepseek-v2-lite", false), RopePairs::neighbours);  // which does not read it
+  // The other name of a family's key.
+  ordered_json ernie = config_of("ernie-4.5-21b-a3b");
+  const ModelSpec as_it_is = parse(ernie);
+  ernie["num_experts_per_tok"] = ernie["moe_k"];
+  EXPECT_EQ(parse(ernie), as_it_is);
+  ernie.erase("moe_k");
+  EXPECT_EQ(parse(ernie), as_it_is);
+  ernie["moe_k"] = 1;
+  EXPECT_TRUE(contains(error_of([&] { parse(ernie); }, Exit::config), "its other name"));
+  // Keys whose absence means something.
+  ernie.erase("moe_k");
+  ernie.erase("tie_word_embeddings");
+  EXPECT_TRUE(parse(ernie).tie_embeddings);
+  ordered_json v3 = config_of("deepseek-v3");
+  v3["n_shared_experts"] = nullptr;
+  EXPECT_EQ(parse(v3).layers.back().moe.shared_width, 0);
+  v3.erase("n_shared_experts");
+  EXPECT_TRUE(contains(error_of([&] { parse(v3); }, Exit::config), "n_shared_experts"));
+}
+
 TEST(HfFamilies, GptOssIsReadAndWritten) {
   const ModelSpec model = model_of("gpt-oss-20b");
   EXPECT_EQ(round_trip(model), model);

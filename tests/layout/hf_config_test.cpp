@@ -297,16 +297,22 @@ TEST(HfConfig, WhatChangesNumbersIsNotIgnored) {
   for (const char* name : kGrouped) {
     refuse(name, "attention_bias", true);
     refuse(name, "hidden_act", "gelu");
-    refuse(name, "sliding_window", 1024);
+    refuse(name, "attention_dropout", 0.1);
+    refuse(name, "router_jitter_noise", 0.1);
+    refuse(name, "is_causal", false);
     refuse(name, "quantization_config", {{"quant_method", "fp8"}});
     refuse(name, "rope_scaling", {{"rope_type", "llama3"}});
     refuse(name, "rope_parameters", {{"rope_type", "linear"}, {"rope_theta", 1e6}});
+    refuse(name, "rope_parameters",
+           {{"full_attention", {{"rope_type", "default"}}}, {"sliding_attention", {{"rope_type", "default"}}}});
     ordered_json off = config_of(name);
-    off["sliding_window"] = 1024;
-    off["use_sliding_window"] = false;
+    off["sliding_window"] = nullptr;
+    off["attention_dropout"] = 0.0;
+    off["is_causal"] = true;
     off["rope_scaling"] = {{"rope_type", "default"}};
     EXPECT_EQ(parse(off), parse(config_of(name)));
   }
+  refuse("olmoe-1b-7b", "sliding_window", 1024);
   for (const char* type : {"llama", "mixtrall", "", "Mixtral"}) {
     ordered_json config = config_of("mixtral-8x7b");
     config["model_type"] = type;

@@ -51,7 +51,9 @@ int64_t check_extras(const SafetensorsSet& files, const std::vector<HfTensor>& n
   if (model.tie_embeddings) known.insert("lm_head.weight");
   int64_t skipped = 0;
   for (const std::string& name : files.names()) {
-    if (known.count(name) != 0 || has_suffix(name, "rotary_emb.inv_freq")) continue;
+    const auto [file, entry] = files.find(name);
+    const bool is_empty = file->data(*entry).empty();  // as of shared experts of which a model has none
+    if (known.count(name) != 0 || has_suffix(name, "rotary_emb.inv_freq") || is_empty) continue;
     if (is_of_mtp_layer(name, model.layer_count(), model.mtp_layers)) {
       ++skipped;
       continue;

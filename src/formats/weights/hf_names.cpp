@@ -124,7 +124,9 @@ std::vector<HfTensor> list_tensors(const ModelSpec& model, Storage experts) {
     if (m.selection_bias) {
       std::vector<int64_t> shape = {m.experts};
       if (family->bias_is_row) shape.insert(shape.begin(), 1);
-      out.push_back({block + family->router_bias, std::move(shape), own + "moe.bias", 0});
+      const bool moved = fused && has_name(family->fused_router_bias);
+      out.push_back(
+          {block + (moved ? family->fused_router_bias : family->router_bias), std::move(shape), own + "moe.bias", 0});
       out.back().keeps_f32 = true;
     }
     if (m.shared_width > 0)
