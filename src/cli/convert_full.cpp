@@ -71,6 +71,9 @@ Command add_export_command(CommandLine& line, const Invocation& invocation) {
   return {sub, [=] {
             request->out = without_slash(request->out);
             request->dtype = enum_of<DType>(*dtype);  // none for "model"
+            if (*shard_size < 1000)
+              fail(Exit::usage, fmt::format("--shard-size {}: files of so few bytes", *shard_size),
+                   "give a unit, for example 5GB");
             request->shard_bytes = static_cast<int64_t>(std::min(*shard_size, uint64_t{1} << 60));
             return run_conversion(invocation, *seconds, [&](Comm& comm) {
               request->checkpoint = choose_checkpoint(comm, request->checkpoint, stdout);

@@ -32,7 +32,9 @@ Exit run_doctor(World& world, const DoctorOptions& options) {
   if (world.comm().rank() == 0) {
     print_health(world, health, options.folder);
     for (const std::string& problem : problems) std::printf("problem: %s\n", problem.c_str());
-    std::printf("%s\n", problems.empty() ? "no problem found" : fmt::format("{} problems", problems.size()).c_str());
+    std::printf("%s\n", problems.empty()
+                            ? "no problem found"
+                            : fmt::format("{} problem{}", problems.size(), problems.size() == 1 ? "" : "s").c_str());
     std::fflush(stdout);
   }
   world.comm().barrier();  // the report is out before the first rank ends

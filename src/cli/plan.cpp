@@ -38,11 +38,13 @@ void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 void plot(const Request& request, const Estimate& estimate, const std::string& path) {
   write_output_text(path, draw_plan_svg(request, estimate));
+  std::fflush(stdout);
   std::fprintf(stderr, "wrote %s\n", path.c_str());
 }
 
 void emit(const Request& request, const Layout& layout, const std::string& path) {
   write_output_text(path, to_toml(with_layout(request.run, layout)));
+  std::fflush(stdout);
   std::fprintf(stderr, "wrote %s: %s\n", path.c_str(), describe(layout).c_str());
   if (request.run.data.path.empty() && request.run.data.blend.empty())
     std::fprintf(stderr, "it names no text or tokens yet: give `train` data.path=FILE\n");

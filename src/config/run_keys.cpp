@@ -294,7 +294,8 @@ const std::vector<KeyRule>& key_rules() {
       TEXT("sample.tokenizer", sample.tokenizer,
            "tokenizer.json, SentencePiece .model or a folder with one, for the prompt and the generated text; empty: "
            "the tokenizer of the model = \"hf:DIR\" folder, else bytes"),
-      INTEGER("sample.tokens", sample.tokens, 0, 1 << 20, "tokens to generate at the end of training; 0: none"),
+      INTEGER("sample.tokens", sample.tokens, 0, 1 << 20,
+              "tokens to generate at the end of training; 0: none (the command sample: 256)"),
       REAL("sample.temperature", sample.temperature, 0, 100, "sampling temperature; 0: greedy"),
       INTEGER("sample.top_k", sample.top_k, 0, 1 << 24, "sample from the k most likely tokens only; 0: from all"),
       REAL("sample.top_p", sample.top_p, 0, 1,

@@ -145,9 +145,11 @@ std::vector<int64_t> split_layers(const ModelSpec& model, const PipelineShape& s
   const int stages = shape.stages();
   if (layers < stages)
     fail(Exit::config, fmt::format("{} pipeline stages are too many for a model of {} layers", stages, layers),
-         shape.chunks > 1 ? fmt::format("lower mesh.pp = {} or mesh.chunks = {} until their product is at most {}",
-                                        shape.ranks, shape.chunks, layers)
-                          : fmt::format("set mesh.pp to at most {}", layers));
+         shape.chunks > 1
+             ? fmt::format("lower mesh.pp = {}, or mesh.chunks = {} down to 2, until their product is at most "
+                           "{}; mesh.schedule = \"1f1b\" and \"zb_h1\" have one stage a rank",
+                           shape.ranks, shape.chunks, layers)
+             : fmt::format("set mesh.pp to at most {}", layers));
   if (!wanted.empty() && wanted != kMeasuredShares) return parse_counts(wanted, layers, stages);
   const std::vector<double> sums = sums_of_layers(model, seq_len);
   const auto count = static_cast<size_t>(stages);

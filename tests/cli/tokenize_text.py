@@ -172,6 +172,11 @@ checks.expect(done.returncode == 0 and "does not support locks" in done.stderr a
               "without locks", done.stdout + done.stderr)
 checks.expect(not leftovers("unlocked"), f"left over: {leftovers('unlocked')}")
 
+# JSON is no text, whatever its name.
+for name in ("list.json", "LINES.JSONL", "list.json.gz"):
+    pathlib.Path(name).write_text('{"text": "ab"}\n')
+    expect(DATA, [f"{name}: the name says JSON, not JSON lines", "*.jsonl"], name, "-t", "tok", "-o", "none")
+
 # A run that is killed while it renames its files is taken up again.
 talks = [{"messages": [{"role": "user", "content": f"ab {i}"}, {"role": "assistant", "content": "cd"}]} for i in range(40_000)]
 pathlib.Path("talks.jsonl").write_text("".join(json.dumps(talk) + "\n" for talk in talks))

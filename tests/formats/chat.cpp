@@ -11,15 +11,12 @@ namespace {
 
 // With the special tokens of all templates.
 std::unique_ptr<Tokenizer> tokenizer() {
-  std::vector<std::string_view> special = {"<|im_start|>"};
+  std::vector<std::string_view> special;
   const auto add = [&](std::string_view token) {
     if (!token.empty() && std::find(special.begin(), special.end(), token) == special.end()) special.push_back(token);
   };
-  for (const ChatTemplate& form : chat_templates()) {
-    add(form.begin);
-    for (const ChatRole& role : form.roles) add(role.end);
-    add(form.last_answer().end);
-  }
+  for (const ChatTemplate& form : chat_templates())
+    for (const std::string_view token : chat_tokens(form)) add(token);
   return byte_level_tokenizer(special);
 }
 
@@ -159,6 +156,15 @@ TEST(Chat, RefusesUnknownTemplatesRolesAndTokenizersOfOtherModels) {
   EXPECT_TRUE(contains(
       error_of([&] { encode_chat(find_chat_template("kimi"), kTalk, "here", *bytes, ids, mask); }, Exit::usage),
       "no token <|im_end|> of the chat template kimi"));
+  // Marks that such a tokenizer would spell, except those that the model's own spells, too.
+  const auto lacking = [](const char* name, std::vector<std::string_view> special) {
+    const std::unique_ptr<Tokenizer> tokens = byte_level_tokenizer(special);
+    return error_of([&] { check_chat_tokens(find_chat_template(name), *tokens); }, Exit::usage);
+  };
+  EXPECT_TRUE(contains(lacking("kimi", {"<|im_end|>"}), "no token <|im_assistant|> of the chat template kimi"));
+  EXPECT_TRUE(contains(lacking("qwen3", {"<|im_end|>", "<|im_start|>"}), "no token <think>"));
+  EXPECT_TRUE(contains(lacking("glm4", {}), "no token [gMASK]"));
+  check_chat_tokens(find_chat_template("olmoe"), *byte_level_tokenizer({"<|endoftext|>"}));
 }
 
 // Turn by turn the ids are those of the whole conversation, but for the last answer's own end.

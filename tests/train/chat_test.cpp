@@ -62,9 +62,9 @@ TEST(Chat, KeepsEarlierTurns) {
 // A model without weights always chooses token 0. All ranks stop at either end of an answer, and at nothing else.
 TEST(Chat, EndsAnswersWithEitherTokenOfTheTemplate) {
   using Tokens = std::vector<std::string_view>;
-  for (const Tokens& special :
-       {Tokens{"<|end|>", "<|return|>", "<|start|>"}, Tokens{"<|return|>", "<|end|>", "<|start|>"},
-        Tokens{"<|start|>", "<|return|>", "<|end|>"}})
+  for (Tokens special : {Tokens{"<|end|>", "<|return|>", "<|start|>"}, Tokens{"<|return|>", "<|end|>", "<|start|>"},
+                         Tokens{"<|start|>", "<|return|>", "<|end|>"}}) {
+    special.insert(special.end(), {"<|message|>", "<|channel|>"});
     run_ranks(2, [&](Comm& world, Stream&) {
       RunSpec run = small_run();
       run.native.vocab = 300;
@@ -85,6 +85,7 @@ TEST(Chat, EndsAnswersWithEitherTokenOfTheTemplate) {
       EXPECT_TRUE(chat.answer(turn, [&](std::string_view piece) { answer += piece; }));
       EXPECT_EQ(answer.empty(), special[0] != "<|start|>" || world.rank() == 1) << special[0];
     });
+  }
 }
 
 }  // namespace

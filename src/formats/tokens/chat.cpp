@@ -17,12 +17,48 @@ int32_t id_of(const Tokenizer& tokenizer, std::string_view token, const ChatTemp
   return *id;
 }
 
+// Whether `text` begins with a mark, as of <|user|>, </think> or [gMASK]; returns it.
+std::string_view mark_at(std::string_view text) {
+  for (const std::string_view other : {"[gMASK]", "]~b]"})
+    if (text.starts_with(other)) return other;
+  const size_t end = text.find('>');
+  if (!text.starts_with('<') || end == std::string_view::npos) return {};
+  const std::string_view mark = text.substr(0, end + 1);
+  return mark.find_first_of(" \n") == std::string_view::npos ? mark : std::string_view{};
+}
+
+void add_marks(std::string_view text, std::vector<std::string_view>& marks) {
+  while (!text.empty()) {
+    const std::string_view mark = mark_at(text);
+    if (!mark.empty()) marks.push_back(mark);
+    text.remove_prefix(std::max<size_t>(mark.size(), 1));
+  }
+}
+
 [[noreturn]] void fail_message(const std::string& where, size_t index, const char* expected) {
   fail(Exit::data, fmt::format("{}: message {}: expected {}", where, index + 1, expected),
        "write {\"messages\": [{\"role\": \"user\", \"content\": \"...\"}, ...]} in each line");
 }
 
 }  // namespace
+
+std::vector<std::string_view> chat_tokens(const ChatTemplate& form) {
+  std::vector<std::string_view> tokens;
+  if (!form.begin.empty()) tokens.push_back(form.begin);
+  std::vector<const ChatRole*> roles = {&form.last_answer()};
+  for (const ChatRole& role : form.roles) roles.push_back(&role);
+  for (const ChatRole* role : roles)
+    if (!role->end.empty()) tokens.push_back(role->end);
+  if (form.spells_marks) return tokens;
+  add_marks(form.intro, tokens);
+  for (const ChatRole* role : roles)
+    for (const std::string_view text : {role->before, role->lead, role->after}) add_marks(text, tokens);
+  return tokens;
+}
+
+void check_chat_tokens(const ChatTemplate& form, const Tokenizer& tokenizer) {
+  for (const std::string_view token : chat_tokens(form)) id_of(tokenizer, token, form);
+}
 
 std::vector<ChatMessage> parse_chat(std::string_view json, const std::string& key, const std::string& where) {
   const nlohmann::json line = parse_json(json, where, Exit::data);
@@ -122,7 +158,9 @@ void encode_chat(const ChatTemplate& form, std::span<const ChatMessage> messages
 ChatTurns::ChatTurns(const ChatTemplate& form, Tokenizer& tokenizer)
     : form_(form),
       tokenizer_(tokenizer),
-      ends_{id_of(tokenizer, form.last_answer().end, form), id_of(tokenizer, form.roles.back().end, form)} {}
+      ends_{id_of(tokenizer, form.last_answer().end, form), id_of(tokenizer, form.roles.back().end, form)} {
+  check_chat_tokens(form, tokenizer);
+}
 
 std::vector<int32_t> ChatTurns::encode(const std::string& user, bool is_first) const {
   std::vector<int32_t> ids;

@@ -32,6 +32,7 @@ struct ChatTemplate {
   std::string_view intro;           // text after it
   std::span<const ChatRole> roles;  // the last one is the assistant's
   const ChatRole* last = nullptr;   // texts of an answer that ends the conversation; null: those of any answer
+  bool spells_marks = false;        // marks in texts are no tokens of the family's tokenizer
 
   const ChatRole& last_answer() const { return last != nullptr ? *last : roles.back(); }
   bool ends_answers() const { return !last_answer().end.empty(); }
@@ -47,6 +48,11 @@ std::string chat_template_names(bool for_turns);
 // Errors: Exit::usage naming the templates that there are, where there is none of this name, or it does not take turns
 // and for_turns is set.
 const ChatTemplate& find_chat_template(std::string_view name, bool for_turns = false);
+
+// The tokens of a template, and the marks in its texts that are one token, such as <|user|>; some more than once.
+std::vector<std::string_view> chat_tokens(const ChatTemplate& form);
+// Checks that the tokenizer has them all, so that no mark is spelled. Errors: Exit::usage, naming the first that it lacks.
+void check_chat_tokens(const ChatTemplate& form, const Tokenizer& tokenizer);
 
 // The list of {"role", "content", "loss"} in the field `key` of a JSON object. Other fields are passed over. Errors:
 // Exit::data with `where`.

@@ -85,7 +85,7 @@ constexpr ChatTemplate kTemplates[] = {
     {"minimax", "MiniMax-M2 without thinking", "]~!b[", "", kMiniMax},
     {"ernie", "ERNIE-4.5", "<|begin_of_sentence|>", "", kErnie},
     {"hunyuan", "Hunyuan-A13B", "<|startoftext|>", "", kHunyuan, &kLastOfHunyuan},
-    {"olmoe", "OLMoE", "<|endoftext|>", "", kOlmoe, &kLastOfOlmoe},
+    {"olmoe", "OLMoE", "<|endoftext|>", "", kOlmoe, &kLastOfOlmoe, true},
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "formats/tokens/document_reader.h"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <utility>
 
@@ -17,9 +18,21 @@ namespace {
 constexpr size_t kPiece = 1 << 20;
 constexpr size_t kLargestDocument = size_t{1} << 30;
 
-bool is_json_lines(std::string_view path) {
+std::string_view without_compression(std::string_view path) {
   if (const Compression* compression = find_compression(path)) path.remove_suffix(compression->suffix.size());
+  return path;
+}
+
+bool is_json_lines(std::string_view path) {
+  path = without_compression(path);
   return has_suffix(path, ".jsonl") || has_suffix(path, ".ndjson");
+}
+
+// A name that says JSON, but not JSON lines: its syntax would be text of a document.
+bool is_other_json(std::string_view path) {
+  std::string name(without_compression(path));
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return has_suffix(name, ".json") || (is_json_lines(name) && !is_json_lines(path));
 }
 
 // The text of one field at the top level of an object.
@@ -82,6 +95,11 @@ std::vector<std::string> list_documents(const std::vector<std::string>& paths) {
         if (has_suffix(file.path, suffix))
           fail(Exit::unsupported, fmt::format("{}: reading {} files is not supported yet", file.path, suffix),
                "convert it to text or JSON lines, plain or compressed with zstd (.zst) or gzip (.gz)");
+      if (is_other_json(file.path))
+        fail(
+            Exit::data, fmt::format("{}: the name says JSON, not JSON lines", file.path),
+            "name files with one JSON object a line *.jsonl or *.ndjson, and text *.txt; a list of objects must become "
+            "such lines first");
       files.push_back(file.path);
     }
   return files;

@@ -119,6 +119,7 @@ TokenizeRun::TokenizeRun(const TokenizeJob& job)
   if (!lock_.is_held() && job.warn)
     job.warn(fmt::format("the file system of {} does not support locks: do not let two runs write this output at once",
                          job.prefix));
+  if (form_ != nullptr) check_chat_tokens(*form_, *tokenizer_);
   if (!job.restart && path_exists(state_path_)) GrowingDataset::take_back_finish(job.prefix);
   for (const char* suffix : {".bin", ".idx", ".mask"})
     if (path_exists(job.prefix + suffix))

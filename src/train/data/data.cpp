@@ -122,12 +122,22 @@ std::string SampleOrder::describe(double samples) const {
 
 namespace {
 
+bool is_megatron_file(const std::string& path) { return has_suffix(path, ".bin") || has_suffix(path, ".idx"); }
+
 // Errors name the run-file key that the path came from.
 std::unique_ptr<TokenSource> open_source(const TokenSourceOptions& options, const char* key) {
-  if (options.kind == DataKind::text && !options.path.empty() && !path_exists(options.path))
+  const bool is_there = path_exists(options.path);
+  const std::string index = options.path + ".idx";
+  if (options.kind == DataKind::text && !options.path.empty() && !is_there)
     fail(Exit::data, fmt::format("{} = \"{}\": there is no such file or folder", key, printable(options.path)),
-         fmt::format("name your text, for example {}=FILE_OR_FOLDER on the command line; the path is relative to {}",
-                     key, std::filesystem::current_path().native()));
+         path_exists(index)
+             ? fmt::format("{} is there: set data.kind=megatron to read it", index)
+             : fmt::format(
+                   "name your text, for example {}=FILE_OR_FOLDER on the command line; the path is relative to {}", key,
+                   std::filesystem::current_path().native()));
+  if (options.kind == DataKind::megatron && is_there && !is_megatron_file(options.path) && !path_exists(index))
+    fail(Exit::data, fmt::format("{} = \"{}\" is no prefix of .bin and .idx", key, printable(options.path)),
+         "set data.kind=text to train on its bytes, or `moewright tokenize` it first");
   try {
     return open_token_source(options);
   } catch (const Error& error) {
@@ -142,7 +152,9 @@ std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, boo
   const bool only_validation = validation && !data.val_path.empty();
   if (data.path.empty() == data.blend.empty() && !only_validation)
     fail(Exit::config, data.path.empty() ? "data.path is empty" : "data.path and data.blend exclude each other",
-         "name a file, a directory or a prefix of token files in data.path, or several with weights in data.blend");
+         data.path.empty()
+             ? "name a file, a directory or a prefix of token files in data.path, or several with weights in data.blend"
+             : "empty one of them, with data.path= or data.blend=[]");
   std::vector<BlendPart> parts = parse_blend(data.blend);
   if (parts.empty()) parts.push_back({1, data.path});
   TokenSourceOptions options{data.kind,          "", data.suffixes, data.val_fraction, Split::train, data.document_mask,
