@@ -132,7 +132,18 @@ TEST(Chat, ReadsMessages) {
   EXPECT_EQ(found[0].loss, true);
   EXPECT_EQ(found[1].role, "tool");
   EXPECT_EQ(found[1].loss, std::nullopt);
+  // Other ways to write them.
+  const std::vector<ChatMessage> shared = read(
+      R"({"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]})");
+  ASSERT_EQ(shared.size(), 3u);
+  EXPECT_EQ(shared[1].role + shared[1].content + shared[2].role + shared[2].content, "useraassistantb");
+  const std::vector<ChatMessage> parts = read(
+      R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]})");
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_EQ(parts[0].content, "ab");
   const auto error = [&](const std::string& line) { return error_of([&] { read(line); }); };
+  EXPECT_TRUE(
+      contains(error(R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})"), "parts of type"));
   for (const char* line : {"[]", "{}", R"({"messages": "a"})", R"({"text": []})"})
     EXPECT_TRUE(contains(error(line), "x.jsonl:3: expected an object with a list of messages in \"messages\"")) << line;
   EXPECT_TRUE(contains(error("{"), "x.jsonl:3"));

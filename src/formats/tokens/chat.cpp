@@ -60,19 +60,53 @@ void check_chat_tokens(const ChatTemplate& form, const Tokenizer& tokenizer) {
   for (const std::string_view token : chat_tokens(form)) id_of(tokenizer, token, form);
 }
 
+namespace {
+
+// Which of two names of a field a message has; the first where it has neither.
+const char* name_of_field(const nlohmann::json& item, const char* name, const char* other) {
+  return item.is_object() && !item.contains(name) && item.contains(other) ? other : name;
+}
+
+std::string read_role(const nlohmann::json& item, const std::string& where, size_t index) {
+  const char* const name = name_of_field(item, "role", "from");
+  if (!item.is_object() || !item.contains(name) || !item[name].is_string())
+    fail_message(where, index, "a string in \"role\"");
+  std::string role = item[name].get<std::string>();
+  if (name == std::string_view("from")) {  // ShareGPT's names
+    if (role == "human") role = "user";
+    if (role == "gpt") role = "assistant";
+  }
+  return role;
+}
+
+// A string, or a list of parts that are all text.
+std::string read_content(const nlohmann::json& item, const std::string& where, size_t index) {
+  const char* const name = name_of_field(item, "content", "value");
+  const nlohmann::json none, &content = item.contains(name) ? item[name] : none;
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) fail_message(where, index, "a string in \"content\"");
+  std::string text;
+  for (const nlohmann::json& part : content) {
+    const bool is_text = part.is_object() && part.value("type", nlohmann::json()) == "text" && part.contains("text") &&
+                         part["text"].is_string();
+    if (!is_text) fail_message(where, index, "a string in \"content\", or a list of parts of type \"text\"");
+    text += part["text"].get<std::string>();
+  }
+  return text;
+}
+
+}  // namespace
+
 std::vector<ChatMessage> parse_chat(std::string_view json, const std::string& key, const std::string& where) {
   const nlohmann::json line = parse_json(json, where, Exit::data);
-  if (!line.is_object() || !line.contains(key) || !line[key].is_array())
+  const std::string used = key == "messages" ? name_of_field(line, "messages", "conversations") : key;
+  if (!line.is_object() || !line.contains(used) || !line[used].is_array())
     fail(Exit::data, fmt::format("{}: expected an object with a list of messages in \"{}\"", where, key),
          "pass the name of the field with the messages as --key NAME");
   std::vector<ChatMessage> messages;
-  for (const nlohmann::json& item : line[key]) {
-    const auto text = [&](const char* name, const char* expected) {
-      if (!item.is_object() || !item.contains(name) || !item[name].is_string())
-        fail_message(where, messages.size(), expected);
-      return item[name].get<std::string>();
-    };
-    ChatMessage message{text("role", "a string in \"role\""), text("content", "a string in \"content\""), {}};
+  for (const nlohmann::json& item : line[used]) {
+    std::string role = read_role(item, where, messages.size());
+    ChatMessage message{std::move(role), read_content(item, where, messages.size()), {}};
     if (item.contains("loss")) {
       if (!item["loss"].is_boolean()) fail_message(where, messages.size(), "true or false in \"loss\"");
       message.loss = item["loss"].get<bool>();

@@ -51,10 +51,13 @@ const ChatTemplate& find_chat_template(std::string_view name, bool for_turns = f
 
 // The tokens of a template, and the marks in its texts that are one token, such as <|user|>; some more than once.
 std::vector<std::string_view> chat_tokens(const ChatTemplate& form);
-// Checks that the tokenizer has them all, so that no mark is spelled. Errors: Exit::usage, naming the first that it lacks.
+// Checks that the tokenizer has them all, so that no mark is spelled. Errors: Exit::usage, naming the first that it
+// lacks.
 void check_chat_tokens(const ChatTemplate& form, const Tokenizer& tokenizer);
 
-// The list of {"role", "content", "loss"} in the field `key` of a JSON object. Other fields are passed over. Errors:
+// The list of {"role", "content", "loss"} in the field `key` of a JSON object. Other fields are passed over. Content is
+// a string, or a list of {"type": "text", "text"}, as of OpenAI. ShareGPT's names are known, too: "conversations" for
+// "messages", "from" for "role" ("human" and "gpt" for "user" and "assistant") and "value" for "content". Errors:
 // Exit::data with `where`.
 std::vector<ChatMessage> parse_chat(std::string_view json, const std::string& key, const std::string& where);
 

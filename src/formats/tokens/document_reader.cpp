@@ -81,7 +81,7 @@ std::string read_field(std::string_view line, const std::string& key, const std:
     fail(Exit::data,
          fmt::format("{}: expected a string in \"{}\", got {}", where, key,
                      reader.instead() == nullptr ? "no such field" : reader.instead()),
-         "pass the name of the field with the text as --key NAME");
+         "pass the name of the field with the text as --key NAME, or --chat TEMPLATE for conversations");
   return *reader.text();
 }
 
