@@ -29,7 +29,7 @@ std::string choose_layout(RunSpec& run) {
   check_layout(request, best.layout);
   run = with_layout(run, best.layout);
   return fmt::format(
-      "# Layout: the fastest of {} that `moewright plan` compared for {} ranks of {}: {:.0f} ms per step.\n",
+      "Layout: the fastest of {} that `moewright plan` compared for {} ranks of {}: {:.0f} ms per step.\n",
       result.weighed.size(), request.ranks, run.plan.platform, best.time.total() * 1e3);
 }
 
@@ -46,19 +46,22 @@ Exit init(InitOptions options) {
   if (!options.platform.empty()) run.plan.platform = options.platform;
   if (options.ranks > 0) run.plan.ranks = options.ranks;
   load_model_spec(run);  // refuses a folder that is none
-  std::string text;
+  std::string layout;
   if (!options.platform.empty() || options.ranks > 0) {
     refuse_chosen_keys(options.overrides,
                        "remove this override, or remove --platform and --ranks to set the layout by hand");
-    text = choose_layout(run);
+    layout = choose_layout(run);
   }
-  text = commented_run_file(run) + (text.empty() ? "" : "\n" + text);
+  const std::string text = commented_run_file(run) + (layout.empty() ? "" : "\n# " + layout);
   if (printed) {
     std::fputs(text.c_str(), stdout);
     return Exit::ok;
   }
   write_output_text(options.path, text);
   std::printf("wrote %s\n", options.path.c_str());
+  if (!layout.empty())
+    std::printf("%s%s\nmpirun -np %lld moewright train %s\n", layout.c_str(), describe(layout_of(run)).c_str(),
+                static_cast<long long>(run.plan.ranks), options.path.c_str());
   return Exit::ok;
 }
 

@@ -69,6 +69,11 @@ for name, ranks, *overrides in (("micro", 1, "train.micro_batches=8"), ("dp", 2,
     checks.expect(difference < 1e-5, f"{name}: differs by {difference}")
     checks.expect(abs(found[0] - expected[0]) < 2e-4 and found[1] == 49, f"{name}: validation {found}, expected {expected}")
 
+for said, data, *overrides in ((True, "few"), (False, "few", "data.document_mask=true"), (False, "all")):
+    result = run(1, "train", "run.toml", *COMMON, f"data.path={data}", "train.val_batches=0", "train.steps=1", *overrides)
+    checks.expect(result.code == 0 and ("conversations of a sample see those before them" in result.output) == said,
+                  f"{data} {overrides}: the note", result.output)
+
 result = run(1, "train", "run.toml", *COMMON, "data.path=none", "train.val_batches=0")
 checks.expect(result.code == 4 and all(part in result.output for part in ("no label of this step is valid", "train.global_batch",
                                                                           "(.mask)")), f"none: exit {result.code}", result.output)

@@ -1,6 +1,7 @@
 #include "train/data/data.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <filesystem>
 
@@ -69,6 +70,12 @@ std::vector<int64_t> SampleOrder::tokens() const {
   std::vector<int64_t> tokens;
   for (const Part& part : parts_) tokens.push_back(part.source->size());
   return tokens;
+}
+
+bool SampleOrder::has_loss_mask() const {
+  std::array<uint8_t, 1> first{};
+  return std::any_of(parts_.begin(), parts_.end(),
+                     [&](const Part& part) { return part.source->read_loss_mask(0, first); });
 }
 
 void SampleOrder::read(const Window& window, std::span<int32_t> ids, std::span<int32_t> labels,

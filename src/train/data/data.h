@@ -41,6 +41,7 @@ class SampleOrder {
 
   int64_t samples() const;              // windows of all sources
   std::vector<int64_t> tokens() const;  // of each source
+  bool has_loss_mask() const;           // any source, as of conversations
   size_t sources() const { return parts_.size(); }
   const TokenSource& source(size_t part = 0) const { return *parts_[part].source; }
   // Sample `number` of the infinite training order: each source is reshuffled in every epoch of its own. Errors: data,

@@ -171,6 +171,8 @@ void Trainer::print_header() {
   if (run_.checkpoint.dir.empty() && !options_.dry_run) say("checkpoints: none, because checkpoint.dir is empty");
   if (!sample_->why_none().empty()) say("warning: no sample at the end: {}", sample_->why_none());
   if (run_.data.document_mask) say("documents of a sample are kept apart");
+  else if (data_->has_loss_mask())
+    say("conversations of a sample see those before them: data.document_mask=true keeps them apart");
   if (const std::string time = describe(context_.forecast); !time.empty()) say("{}", time);
   if (!transport_->note().empty()) say("{}", transport_->note());
   if (shares_)
