@@ -53,6 +53,11 @@ static Exit run(int argc, char** argv) {
   }
   const std::vector<std::string> arguments = command_line(argc, argv);
   if (arguments.empty()) fail(Exit::usage, "no command given", known_commands(names));
+  const std::vector<std::string> of_program = {"-h", "--help", "--version"};
+  if (arguments[0][0] == '-' && std::find(of_program.begin(), of_program.end(), arguments[0]) == of_program.end())
+    fail(Exit::usage,
+         fmt::format("unknown option \"{}\"{}", printable(arguments[0]), did_you_mean(arguments[0], of_program)),
+         known_commands(names));
   if (arguments[0][0] != '-' && std::find(names.begin(), names.end(), arguments[0]) == names.end())
     fail(Exit::usage,
          fmt::format("unknown command \"{}\"{}", printable(arguments[0]), did_you_mean(arguments[0], names)),

@@ -125,10 +125,11 @@ void assign(RunSpec& run, const KeyRule& rule, const toml::node& node, const std
     const std::string& value = node.as_string()->get();
     if (std::find(choice->words.begin(), choice->words.end(), value) == choice->words.end()) {
       std::vector<std::string> shown = choice->words;
+      const std::string meant = key == "train.device" && value == "gpu" ? "cuda" : value;
       std::replace(shown.begin(), shown.end(), std::string(), std::string("\"\""));
       fail(Exit::config,
            fmt::format("{}: {} = \"{}\" is not known{}", where, key, printable(value),
-                       did_you_mean(value, choice->words)),
+                       did_you_mean(meant, choice->words)),
            fmt::format("use one of: {}", fmt::join(shown, ", ")));
     }
     choice->set(run, value);

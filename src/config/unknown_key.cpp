@@ -103,6 +103,7 @@ constexpr ForeignName kForeignNames[] = {
     {"data_path", "data.path"},
     {"dataset", "data.path"},
     {"routing", "moe.forced_load"},
+    {"model", "", "model = \"hf:DIR\" stands before the first [table] of a run file"},
 };
 
 std::string last_part(const std::string& key) { return key.substr(key.rfind('.') + 1); }

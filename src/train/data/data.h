@@ -73,6 +73,9 @@ class SampleOrder {
 // Opens the training or validation data of a run. For validation, null when the run has none.
 std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, bool validation);
 
+// A warning where data.kind = "text" reads a file whose name says that it is no plain text; else "".
+std::string doubt_about_text(const RunSpec& run);
+
 // Reads samples spread over every source, so that data of another tokenizer is refused before training starts. Errors:
 // data, when a token is outside the model's vocabulary.
 void check_vocabulary(const SampleOrder& order, const RunSpec& run, int64_t vocab);
