@@ -81,7 +81,8 @@ ModelSpec read_hf_config(const std::string& path) {
     text = read_text_file(path, size_t{16} << 20);
   } catch (const Error& error) {
     fail(Exit::config, error.what(),
-         "set model = \"hf:DIR\" to a Hugging Face model folder, which contains a config.json");
+         "set model = \"hf:DIR\" to a Hugging Face model folder, which contains a config.json; DIR is relative to the "
+         "folder where a command starts");
   }
   return parse_hf_config(text, path);
 }

@@ -81,7 +81,7 @@ int64_t read_top_k(const HfFields& f, const char* key, int64_t layer) {
   return list.at(static_cast<size_t>(layer)).get<int64_t>();
 }
 
-// Every family's key has another name.
+// transformers reads num_experts_per_tok beside the key of the family.
 int64_t read_top_k(const HfFields& f, const HfFamily& family, int64_t layer) {
   const char* const other = "num_experts_per_tok";
   if (!f.has(other)) return read_top_k(f, family.top_k, layer);

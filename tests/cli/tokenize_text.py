@@ -176,6 +176,9 @@ checks.expect(not leftovers("unlocked"), f"left over: {leftovers('unlocked')}")
 for name in ("list.json", "LINES.JSONL", "list.json.gz"):
     pathlib.Path(name).write_text('{"text": "ab"}\n')
     expect(DATA, [f"{name}: the name says JSON, not JSON lines", "*.jsonl"], name, "-t", "tok", "-o", "none")
+pathlib.Path("code").mkdir()
+shutil.copy("list.json", "code")
+expect(0, ["1 documents"], "code", "-t", "tok", "-o", "code-tokens")
 
 # A run that is killed while it renames its files is taken up again.
 talks = [{"messages": [{"role": "user", "content": f"ab {i}"}, {"role": "assistant", "content": "cd"}]} for i in range(40_000)]

@@ -113,6 +113,14 @@ TEST(HfFamily, NamesWhatFitsNone) {
   says(n, "mixtral does not support shared_experts");
   n = latent();
   says(n, "deepseek_v2 does not support renormalise; deepseek_v3 does not support score = \"softmax\"");
+  n.renormalise = false;
+  n.kv_rank += 1;
+  says(n, "deepseek_v2 does not support odd nope_dim or kv_rank");
+  n.kv_rank -= 1;
+  n.heads = 7;
+  n.kv_heads = 7;
+  says(n, "deepseek_v2 does not support a width that is no multiple of heads");
+  n = latent();
   n.score = ScoreFunction::sigmoid;
   n.selection_bias = true;
   n.expert_groups = 2;

@@ -95,7 +95,7 @@ std::vector<std::string> list_documents(const std::vector<std::string>& paths) {
         if (has_suffix(file.path, suffix))
           fail(Exit::unsupported, fmt::format("{}: reading {} files is not supported yet", file.path, suffix),
                "convert it to text or JSON lines, plain or compressed with zstd (.zst) or gzip (.gz)");
-      if (is_other_json(file.path))
+      if (file.path == path && is_other_json(path))  // in a folder it may be a document like others
         fail(
             Exit::data, fmt::format("{}: the name says JSON, not JSON lines", file.path),
             "name files with one JSON object a line *.jsonl or *.ndjson, and text *.txt; a list of objects must become "
