@@ -10,7 +10,7 @@ struct Example {
 };
 
 constexpr Example kExamples[] = {
-    {"train", "moewright train run.toml train.lr=1e-3 checkpoint.dir=runs/a log.jsonl=runs/a/metrics.jsonl"},
+    {"train", "moewright train run.toml train.lr=1e-3 checkpoint.dir=runs/a"},
     {"train", "mpirun -np 8 moewright train run.toml mesh.ep=8 --dry-run"},
     {"train", "moewright train run.toml checkpoint.dir=runs/a checkpoint.resume=auto"},
     {"finished",

@@ -20,7 +20,8 @@ std::filesystem::path find_metrics(const std::string& path) {
   if (std::error_code ignored; std::filesystem::is_directory(metrics, ignored)) metrics /= "metrics.jsonl";
   if (!path_exists(metrics.native()))
     fail(Exit::data, fmt::format("{} does not exist", metrics.native()),
-         "pass the metrics file itself if it has another name; a run writes it with log.jsonl=RUN_DIR/metrics.jsonl");
+         "pass the metrics file itself if it has another name; a run with checkpoint.dir=RUN_DIR writes it, unless "
+         "log.jsonl names another");
   return metrics;
 }
 

@@ -281,7 +281,8 @@ const std::vector<KeyRule>& key_rules() {
       TEXT("checkpoint.resume", checkpoint.resume,
            "none: start from scratch; auto: resume from the newest complete checkpoint of checkpoint.dir; "
            "or a checkpoint folder"),
-      TEXT("log.jsonl", log.jsonl, "metrics file to write, one JSON object per step"),
+      TEXT("log.jsonl", log.jsonl,
+           "metrics file to write, one JSON object per step; auto: metrics.jsonl in checkpoint.dir; empty: none"),
       TEXT("log.tensorboard", log.tensorboard, "folder of TensorBoard event files to write"),
       TEXT("log.trace", log.trace, "file for a Chrome trace of the final step (step train.steps)"),
       INTEGER("log.every", log.every, 1, kMany, "steps between log lines"),

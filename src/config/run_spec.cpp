@@ -14,6 +14,11 @@ AuxScope aux_scope(const RunSpec& run, const ModelSpec& model) {
   return model.sequence_aux ? AuxScope::sequence : AuxScope::layer;
 }
 
+std::string metrics_file(const RunSpec& run) {
+  if (run.log.jsonl != "auto") return run.log.jsonl;
+  return run.checkpoint.dir.empty() ? "" : run.checkpoint.dir + "/metrics.jsonl";
+}
+
 double aux_loss_coef(const RunSpec& run, const ModelSpec& model) {
   return run.moe.aux_loss_coef >= 0 ? run.moe.aux_loss_coef : model.aux_loss_coef;
 }

@@ -94,7 +94,7 @@ struct CheckpointSpec {
 };
 
 struct LogSpec {
-  std::string jsonl, tensorboard, trace;
+  std::string jsonl = "auto", tensorboard, trace;  // jsonl: see metrics_file()
   int64_t every = 10;
   LogFormat format = LogFormat::brief;
 };
@@ -158,6 +158,9 @@ struct RunSpec {
   std::string processors;     // debug.processors: processors of its GPU that each rank computes on; "": all
   Fault fault = Fault::none;  // debug.fault: test-only, makes `verify` fail on purpose
 };
+
+// The metrics file of a run: log.jsonl, which "auto" makes metrics.jsonl in checkpoint.dir; "" for none.
+std::string metrics_file(const RunSpec& run);
 
 // Over what the auxiliary loss of routing is taken, never `automatic`, and its coefficient: the run's, or the model's
 // own.

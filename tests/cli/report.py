@@ -107,7 +107,7 @@ for word in ("<script", "http://", "https://", "url(", "@import"):
 # What is no report stays.
 metrics = pathlib.Path("other.jsonl").read_bytes()
 for arguments, code, text in ((["run", "-o", "other.jsonl"], 2, "other.jsonl exists and is no report"), (["run", "-o", "page.html"], 0, "wrote page.html"),
-                              (["absent"], 4, "absent does not exist"), (["text"], 4, "log.jsonl="), (["run.toml"], 4, "contains no training step"),
+                              (["absent"], 4, "absent does not exist"), (["text"], 4, "unless log.jsonl names another"), (["run.toml"], 4, "contains no training step"),
                               ([], 2, "RUN_DIR"), (["run", "two"], 2, "needs a name"),
                               (["run"] * 11 + ["-o", "page.html"], 2, "at most 10"), (["run", "-o", "/dev/null/x.html"], 4, "/dev/null/x.html")):
     result = run(1, "report", *arguments)

@@ -117,6 +117,14 @@ expect(4, "line 1 is no JSON object: notes", "train", RUN, "checkpoint.dir=third
 checks.expect(pathlib.Path("lines.jsonl").read_text() == "notes\nmore of them\n", "the notes changed")
 expect(CHECKPOINT, "run/step-00000006 is there already", "import", QWEN, "run")
 
+# Metrics are where the checkpoints are, unless the run says otherwise.
+ONE = ["data.path=text", "train.steps=1", "sample.tokens=0"]
+for name, more, there in (("by-default", [], True), ("none", ["log.jsonl="], False), ("named", ["log.jsonl=named.jsonl"], False)):
+    expect(0, "", "train", RUN, *ONE, f"checkpoint.dir={name}", *more)
+    checks.expect(pathlib.Path(name, "metrics.jsonl").exists() == there, f"{name}: metrics.jsonl")
+expect(0, "wrote by-default/report.html", "report", "by-default")
+checks.expect(pathlib.Path("named.jsonl").exists(), "named.jsonl")
+
 # The config.json of a run's Hugging Face folder, changed after the training.
 shutil.copytree(QWEN, "source")
 FAMILY = ["model=hf:source", "data.path=text", "train.seq_len=16", "train.global_batch=4", "checkpoint.dir=family", "sample.tokens=0"]

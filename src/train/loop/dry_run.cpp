@@ -67,7 +67,7 @@ std::string describe_disk(const CheckpointSpec& checkpoint, const DiskNeed& disk
 void check_outputs(const RunSpec& run) {
   if (!run.checkpoint.dir.empty()) check_can_make("checkpoint.dir", run.checkpoint.dir, Exit::checkpoint);
   if (!run.log.tensorboard.empty()) check_can_make("log.tensorboard", run.log.tensorboard, Exit::data);
-  if (!run.log.jsonl.empty()) check_lines("log.jsonl", run.log.jsonl, resumes(run));
+  if (const std::string metrics = metrics_file(run); !metrics.empty()) check_lines("log.jsonl", metrics, resumes(run));
   // Of a trace only the folder: where its file cannot be written, the run goes on without.
   if (!run.log.trace.empty()) check_can_make("log.trace", fs::absolute(run.log.trace).parent_path(), Exit::data);
 }

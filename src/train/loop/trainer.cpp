@@ -220,7 +220,9 @@ void Trainer::load_weights() {
 
 void Trainer::open_metrics() {
   if (!leader_) return;
-  log_ = RunLog(run_.log, state_.step, saved_step_ != state_.step);  // it resumed from another folder
+  LogSpec log = run_.log;
+  log.jsonl = metrics_file(run_);
+  log_ = RunLog(log, state_.step, saved_step_ != state_.step);  // it resumed from another folder
   log_.describe_run(describe_run(world_, *engine_, *data_, options_.version, state_.step));
   if (!log_.note().empty()) say("{}", log_.note());
 }
@@ -386,7 +388,7 @@ Exit Trainer::dry_run() {
   print_header();
   StartCheck start;
   if (leader_) start = check_start(engine_->plan, state_.data_tokens);
-  if (leader_ && !run_.log.jsonl.empty()) wait_for_writer(run_.log.jsonl, {});
+  if (const std::string metrics = metrics_file(run_); leader_ && !metrics.empty()) wait_for_writer(metrics, {});
   world_.comm().all_reduce_max(std::span(&start.state.samples, 1));
   read_step(*data_, engine_->plan, start.state.samples,
             run_.train.micro_batches);  // tokens outside the vocabulary are refused
