@@ -116,6 +116,7 @@ void inspect_trace(const std::string& path) {
 
 void inspect(const InspectOptions& options) {
   const std::string& path = options.path;
+  if (!path_exists(path) && path_exists(path + ".idx")) return inspect_tokens(DataKind::megatron, options);
   if (!path_exists(path)) fail(Exit::data, fmt::format("{} is not there", path), "check the path");
   const std::string prefix = path.substr(0, path.find_last_of('.'));
   std::error_code ignored;  // it is there
@@ -136,8 +137,8 @@ Command add_inspect_command(CommandLine& line) {
   Subcommand sub = line.add_command("inspect", "describe a run, a checkpoint, a model folder, a data file or a trace");
   auto options = std::make_shared<InspectOptions>();
   sub.add_option("PATH", options->path,
-                 "a run folder, a checkpoint, a Hugging Face model folder, a .safetensors file, a Megatron .idx or "
-                 ".bin, an llm.c .bin, a Chrome trace .json")
+                 "a run folder, a checkpoint, a Hugging Face model folder, a .safetensors file, a Megatron .idx, .bin "
+                 "or their prefix, an llm.c .bin, a Chrome trace .json")
       .required();
   sub.add_flag("--tensors", options->tensors, "list name and shape of every tensor of a folder");
   sub.add_flag("--run-file", options->run_file, "print the run file that a checkpoint stores, and nothing else");

@@ -223,8 +223,10 @@ expect(USAGE, ["--tokenizer"], "in", "-o", "x")
 pathlib.Path("bad.txt").write_bytes(b"a\xffb")
 expect(0, ["1 bytes were not valid UTF-8", "6 u16 tokens in 1 documents"], "bad.txt", "-t", "noeos", "--eod", "<end>", "-o", "bad")
 
-result = run(1, "inspect", "whole.idx")
-checks.expect(result.code == 0 and "8001 documents" in result.output and "to 300" in result.output, "inspect", result.output)
+for path in ("whole.idx", "whole"):
+    result = run(1, "inspect", path)
+    checks.expect(result.code == 0 and "8001 documents" in result.output and "to 300" in result.output, f"inspect {path}",
+                  result.output)
 
 pathlib.Path("run.toml").write_text(SMALL.replace('path = "text"', 'kind = "megatron"\npath = "whole"'))
 result = run(1, "train", "run.toml", "train.steps=3", "model.vocab=301", "log.jsonl=t/metrics.jsonl")
