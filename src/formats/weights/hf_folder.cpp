@@ -52,7 +52,7 @@ int64_t check_extras(const SafetensorsSet& files, const std::vector<HfTensor>& n
   int64_t skipped = 0;
   for (const std::string& name : files.names()) {
     const auto [file, entry] = files.find(name);
-    const bool is_empty = file->data(*entry).empty();  // as of shared experts of which a model has none
+    const bool is_empty = file->data(*entry).empty();  // such as shared experts of a model without any
     if (known.count(name) != 0 || has_suffix(name, "rotary_emb.inv_freq") || is_empty) continue;
     if (is_of_mtp_layer(name, model.layer_count(), model.mtp_layers)) {
       ++skipped;
