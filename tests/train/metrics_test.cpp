@@ -1,6 +1,7 @@
 // What a step reports, and what a full disk does to it.
 #include "train/loop/metrics.h"
 
+#include <fmt/ranges.h>
 #include <sys/resource.h>
 
 #include <cmath>
@@ -10,6 +11,7 @@
 
 #include "train/helpers.h"
 #include "train/loop/console.h"
+#include "train/loop/forecast.h"
 
 namespace mw::test {
 namespace {
@@ -260,6 +262,19 @@ TEST(Console, WrapsLongLinesAtSpaces) {
   EXPECT_EQ(wrap_text("see /a/very/long/path/to/a/file now", 12), "see\n    /a/very/long/path/to/a/file\n    now");
   EXPECT_EQ(wrap_text("\u00e9\u00e9\u00e9 \u00e9\u00e9\u00e9", 7), "\u00e9\u00e9\u00e9 \u00e9\u00e9\u00e9");
   EXPECT_EQ(wrap_text("", 10), "");
+}
+
+TEST(Forecast, SaysWhereAProfileIsOfAnotherMachine) {
+  Forecast forecast;
+  forecast.platform = "there.json";
+  forecast.time = StepTime{};
+  forecast.time->compute = 0.5;
+  const auto told = [&](double seconds) {
+    return fmt::format("{}", fmt::join(compare(forecast, std::vector<double>{seconds, seconds}, {}, {}), "\n"));
+  };
+  for (const double seconds : {0.2, 0.6, 1.4}) EXPECT_EQ(told(seconds).find("another machine"), std::string::npos);
+  for (const double seconds : {0.1, 1.6})
+    EXPECT_NE(told(seconds).find("there.json seems to describe another machine"), std::string::npos) << told(seconds);
 }
 
 }  // namespace

@@ -42,6 +42,8 @@ double median(std::span<const T> steps, Value&& value) {
   return *middle;
 }
 
+constexpr double kFarOff = 3;  // a profile of the same machine is never wrong by this factor
+
 }  // namespace
 
 Forecast make_forecast(const Plan& plan, int ranks) {
@@ -78,6 +80,9 @@ std::vector<std::string> compare(const Forecast& forecast, std::span<const doubl
     const StepTime& predicted = *forecast.time;
     lines.push_back(fmt::format("time of a step: {:.0f} ms in the median, {:.0f} ms predicted ({:+.1f} %)",
                                 measured * 1e3, predicted.total() * 1e3, percent_above(measured, predicted.total())));
+    if (measured > kFarOff * predicted.total() || kFarOff * measured < predicted.total())
+      lines.push_back(fmt::format("  {} seems to describe another machine: `moewright probe -o FILE` measures this one",
+                                  forecast.platform));
     const auto part = [&](double StepParts::*member) {
       return 1e3 * median(parts, [&](const StepParts& p) { return p.*member; });
     };
