@@ -105,6 +105,7 @@ for name in ("tokenizer.json", "tokenizer_config.json"):
 text = sampled("folder", "sample.prompt=the experts", "sample.temperature=0", "sample.tokens=90")
 checks.expect(text == TEXT + "\n", f"a folder with a tokenizer: {text!r}")
 expect(0, "byte-level BPE", "inspect", "folder")
+pathlib.Path("lines.txt").write_text("no questions\n")
 # Bytes are no tokens of such a model, and tokens of a model without a tokenizer are no bytes.
 HF = write_run_file("hf.toml", 'model = "hf:folder"\n[data]' + SMALL.split("[data]")[1])
 for command in (["train", HF, "data.path=lines.jsonl"], ["evaluate", "folder", "data.val_path=lines.jsonl"]):
@@ -114,6 +115,7 @@ shutil.copytree("folder", "mute", ignore=lambda _, names: [name for name in name
 for command in (["sample", "mute"], ["evaluate", "mute", "--questions", "questions.jsonl", "train.val_batches=0"]):
     pathlib.Path("questions.jsonl").write_text('{"context": "a", "choices": ["b", "c"], "answer": 0}\n')
     expect(CONFIG, ["nothing says what text the model's 320 tokens are", "sample.tokenizer"], *command)
+expect(DATA, ["line 1", "each line is an object such as"], "evaluate", "folder", "--questions", "lines.txt", "train.val_batches=0")
 # Marks are no text: a document of the data has as many bytes as it has without its end.
 shown = json.loads(subprocess.run([BIN, "evaluate", "folder", "data.kind=megatron", "data.val_path=bpe-tokens", "--all", "--json",
                                    "train.seq_len=64"], capture_output=True, check=True).stdout)

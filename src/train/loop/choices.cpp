@@ -17,11 +17,15 @@ namespace mw {
 namespace {
 
 Question read_question(const std::string& line, const std::string& where) {
-  const nlohmann::json json = parse_json(line, where, Exit::data);
-  const auto refuse = [&](const std::string& what) {
-    fail(Exit::data, fmt::format("{}: {}", where, what),
-         "each line is an object such as {\"context\": \"2 + 2 =\", \"choices\": [\" 3\", \" 4\"], \"answer\": 1}");
-  };
+  constexpr const char* kExample =
+      "each line is an object such as {\"context\": \"2 + 2 =\", \"choices\": [\" 3\", \" 4\"], \"answer\": 1}";
+  nlohmann::json json;
+  try {
+    json = parse_json(line, where, Exit::data);
+  } catch (const Error& error) {
+    fail(error.code(), error.what(), kExample);
+  }
+  const auto refuse = [&](const std::string& what) { fail(Exit::data, fmt::format("{}: {}", where, what), kExample); };
   const auto field = [&](const char* name, auto is_right, const char* kind) {
     const auto found = json.is_object() ? json.find(name) : json.end();
     if (found == json.end()) refuse(fmt::format("the field \"{}\" is missing", name));
