@@ -181,7 +181,8 @@ shutil.copy("list.json", "code")
 expect(0, ["1 documents"], "code", "-t", "tok", "-o", "code-tokens")
 
 # A run that is killed while it renames its files is taken up again.
-talks = [{"messages": [{"role": "user", "content": f"ab {i}"}, {"role": "assistant", "content": "cd"}]} for i in range(40_000)]
+talks = [{"messages": [{"role": "user", "content": f"ab {i} " * 20}, {"role": "assistant", "content": "cd"}]}
+         for i in range(40_000)]
 pathlib.Path("talks.jsonl").write_text("".join(json.dumps(talk) + "\n" for talk in talks))
 chat = ["talks.jsonl", "-t", "tok", "--chat", "plain", "--threads", "1", "-o"]
 expect(0, ["40000 documents"], *chat, "talks")

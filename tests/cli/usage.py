@@ -26,6 +26,8 @@ refused(2, ["export: CHECKPOINT, HF_DIR are missing"], "export")
 refused(2, ["tokenize: INPUT, --tokenizer, --output are missing", "INPUT... --tokenizer VALUE"], "tokenize")
 refused(2, ["unknown option \"--profiel\"", "did you mean \"--profile\"?"], "train", "run.toml", "--profiel")
 refused(2, ["unexpected argument \"extra\""], "inspect", "run", "extra")
+refused(2, ["unknown option \"--versoin\"", "did you mean \"--version\"?"], "--versoin")
+refused(2, ["--shard-size 5", "for example 5GB"], "export", "a", "b", "--shard-size", "5")
 refused(2, ["--threads"], "doctor", "--threads", "many")
 refused(2, ["--dtype"], "export", "a", "b", "--dtype", "fp8")
 
@@ -86,4 +88,19 @@ for arguments in (["init"], ["--help"], ["schedule", "1f1b"]):
         done = subprocess.run([BIN, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
     checks.expect(done.returncode == 4 and "standard output cannot be written" in done.stderr,
                   f"{arguments} to a full disk: exit {done.returncode}", done.stderr)
+# What was meant by a wrong word, and which kind the data that is there has.
+RUN = write_run_file("meant.toml")
+pathlib.Path("tokens.idx").write_text("an index")
+pathlib.Path("plain.txt").write_text("some text")
+refused(3, ["did you mean \"cuda\"?"], "train", RUN, "train.device=gpu")
+refused(3, ["before the first [table]"], "train", RUN, "data.model=hf:x")
+refused(4, ["tokens.idx is there: set data.kind=megatron"], "train", RUN, "data.path=tokens")
+refused(4, ["is no prefix of .bin and .idx", "set data.kind=text"], "train", RUN, "data.kind=megatron", "data.path=plain.txt")
+refused(3, ["empty one of them, with data.path= or data.blend=[]"], "train", RUN, "data.path=plain.txt", 'data.blend=["1 plain.txt"]')
+pathlib.Path("lines.jsonl").write_text("{}" * 4000)
+for path, doubted in (("lines.jsonl", True), ("plain.txt", False)):
+    pathlib.Path("plain.txt").write_text("some text " * 800)
+    result = run(1, "train", RUN, f"data.path={path}", "data.val_fraction=0", "train.val_batches=0", "--dry-run")
+    checks.expect(result.code == 0 and ("is no plain text by its name" in result.output) == doubted, f"{path}: the doubt",
+                  result.output)
 checks.finish()
