@@ -2,11 +2,8 @@
 batched products (cuBLAS, torch.bmm) with equal loads, one after the other in a CUDA graph, and nothing else: no router,
 no index, no activation, no sum over a token's rows.
 """
-import time
-
 import torch
 
-WARM_UP_S = 0.5  # until the clock follows the power limit
 GRADIENTS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -50,10 +47,6 @@ def measure_products(shape, tokens, graph_ms, repeats):
             products.forward()
             products.backward(gradients)
 
-        end = time.perf_counter() + WARM_UP_S
-        while time.perf_counter() < end:
-            both()
-            torch.cuda.synchronize()
         both_ms = graph_ms(both, lambda: None, repeats)
         forward_ms = graph_ms(products.forward, lambda: None, repeats)
         results.append({
