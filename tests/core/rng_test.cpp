@@ -125,6 +125,25 @@ TEST(Normal, StreamsOfOtherNamesAreIndependent) {
   EXPECT_NEAR(product / kCount, 0, 5 / std::sqrt(kCount));
 }
 
+TEST(Normal, IsBoxMullerOfTheWordsOfACounter) {
+  const RngKey key = make_rng_key(5, "words");
+  int others = 0;
+  for (uint64_t counter = 0; counter < 1 << 16; ++counter) {
+    const auto words = philox(key, counter);
+    for (uint64_t pair = 0; pair < 4; pair += 2) {
+      const double radius = std::sqrt(-2 * std::log((static_cast<double>(words[pair]) + 1) * 0x1p-32));
+      const double angle = 2 * 3.14159265358979323846 * static_cast<double>(words[pair + 1]) * 0x1p-32;
+      const std::array expected = {radius * std::cos(angle), radius * std::sin(angle)};
+      for (uint64_t i = 0; i < 2; ++i) {
+        const float x = normal_at(key, 4 * counter + pair + i);
+        ASSERT_NEAR(x, expected[i], 1.2e-7 * std::abs(expected[i]) + 1e-15) << counter;
+        others += x == static_cast<float>(expected[i]) ? 0 : 1;
+      }
+    }
+  }
+  EXPECT_LE(others, 2);  // of 2^18: only where the library's last bit decides
+}
+
 TEST(Rng, NormalsOfManyAreThoseOfEach) {
   const RngKey key = make_rng_key(7, "many");
   for (const uint64_t begin : {uint64_t{0}, uint64_t{1}, uint64_t{6}, (uint64_t{1} << 40) + 3})
