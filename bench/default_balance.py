@@ -46,7 +46,8 @@ def main():
                 metrics = pathlib.Path(scratch, f"{len(rows)}.jsonl")
                 command = [binary, "train", run_file, f"data.path={arguments.text}", "data.suffixes=[\".h\", \"\"]",
                            f"train.steps={arguments.steps}", f"train.seed={seed}", "train.val_batches=0", "mesh.ep=1",
-                           "train.byte_baseline=false", "checkpoint.dir=", f"log.jsonl={metrics}", "sample.tokens=0"]
+                           "train.byte_baseline=false", "checkpoint.dir=", "log.every=1", f"log.jsonl={metrics}",
+                           "sample.tokens=0"]
                 result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
                 if result.returncode != 0:
                     sys.exit(result.stdout)

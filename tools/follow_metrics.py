@@ -79,23 +79,31 @@ def numbers_of(entry, prefix=""):
 
 
 class Lines:
-    """The whole lines of a file that grows. A run that resumes puts a shorter one in its place. marks: the CRC of each line
-    so far; at first those of an earlier start."""
+    """The whole lines of a file that grows. A run that resumes cuts off its end, or begins another one. marks: the CRC of each
+    line so far; at first those of an earlier start."""
 
     def __init__(self, path, marks):
-        self.path, self.inode, self.offset, self.marks = path, None, 0, marks
+        self.path, self.offset, self.last_line, self.marks = path, 0, 0, marks
+
+    def ends_as_read(self, file):
+        """Whether the last line that was read is still in its place."""
+        if self.offset == 0:
+            return False
+        file.seek(self.offset - self.last_line)
+        return zlib.crc32(file.read(self.last_line)) == self.marks[-1]
 
     def fresh(self):
-        """Those since the last call; of a file that was replaced, and at first, those from the first one on that is another."""
+        """Those since the last call; of a file that was cut or replaced, and at first, those from the first one on that is
+        another."""
         with open(self.path, "rb") as file:
             known = []
-            if os.fstat(file.fileno()).st_ino != self.inode:
+            if not self.ends_as_read(file):
                 known, self.marks, self.offset = self.marks, [], 0
-                self.inode = os.fstat(file.fileno()).st_ino
             file.seek(self.offset)
             data = file.read()
         lines = data[:data.rfind(b"\n") + 1].splitlines(keepends=True)
         self.offset += sum(map(len, lines))
+        self.last_line = len(lines[-1]) if lines else self.last_line
         marks = [zlib.crc32(line) for line in lines]
         self.marks += marks
         return lines[next((i for i, (old, new) in enumerate(zip(known, marks)) if old != new), min(len(known), len(marks))):]

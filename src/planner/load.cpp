@@ -19,7 +19,7 @@ namespace mw {
 namespace {
 
 constexpr int kDraws = 400;
-constexpr size_t kMostSteps = 100;
+constexpr size_t kMostSteps = 1000;
 constexpr double kLeastRows = 1e-6, kMostRows = 1e18;  // of a layer; shares of 1 are rows too
 
 // The same numbers on every machine.
@@ -125,7 +125,8 @@ std::vector<std::vector<double>> parse_loads(const std::string& text, const std:
     refuse_load(path, "expected a list with the rows of each expert, or the metrics of a run");
   for_each_step(text, path, kMostSteps, [&](const nlohmann::json& step, const std::string& where) {
     const auto found = step.find("expert_load");
-    if (found == step.end() || !found->is_array() || found->size() != experts.size())
+    if (found == step.end()) return;  // a run lists loads every log.every steps
+    if (!found->is_array() || found->size() != experts.size())
       refuse_load(where,
                   fmt::format("\"expert_load\" must be a list over the {} MoE layers of the model", experts.size()));
     for (size_t layer = 0; layer < experts.size(); ++layer) {
@@ -135,6 +136,7 @@ std::vector<std::vector<double>> parse_loads(const std::string& text, const std:
                                        loads.back().size(), layer, experts[layer]));
     }
   });
+  if (loads.empty()) refuse_load(path, fmt::format("no step after the first {} has \"expert_load\"", kPreparingSteps));
   return loads;
 }
 

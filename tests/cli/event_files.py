@@ -23,7 +23,8 @@ TAGS = {"loss/train": "loss", "loss/aux": "aux_loss", "optimizer/grad_norm": "gr
 
 
 def train(*overrides):
-    result = run(1, "train", "run.toml", *outputs("run"), "log.tensorboard=run/tb", "checkpoint.every=4", *overrides)
+    result = run(1, "train", "run.toml", *outputs("run"), "log.tensorboard=run/tb", "log.every=1", "checkpoint.every=4",
+                 *overrides)
     checks.expect(result.code == 0, f"train {overrides}: exit {result.code}", result.output)
 
 

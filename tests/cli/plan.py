@@ -75,7 +75,7 @@ checks.expect(result.code == 0 and "step" in result.output, f"train of a planned
 
 pathlib.Path("load.json").write_text("[4, 3, 2, 1]")
 expect(0, ["weighed", "of 1 measured loads"], "small.toml", "--platform", XEON, "--ranks", "2", "--why", "ep=2 tp=1 pp=1", "--load", "load.json")
-result = run(2, "train", "best.toml", "train.steps=5", "log.jsonl=metrics.jsonl")
+result = run(2, "train", "best.toml", "train.steps=5", "log.every=1", "log.jsonl=metrics.jsonl")
 expect(0, ["of 4 measured loads", "gather_weights"], "small.toml", "--platform", XEON, "--ranks", "2", "--why", "ep=2 tp=1 pp=1",
        "--load", "metrics.jsonl")
 pathlib.Path("load.json").write_text("[4, 3, 2]")

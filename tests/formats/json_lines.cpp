@@ -43,7 +43,6 @@ TEST(JsonLines, TruncatesAfterAStep) {
       "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2,\"sub\":{\"step\":9},\"list\":[{\"step\":9}]}\n{\"step\":3}\n"
       "{\"step\":2.5}\n{\"step\":99999999999999999999}\n{\"st");
   const TruncatedLines result = truncate_after_step(path, 2);
-  EXPECT_EQ(result.kept, 3);
   EXPECT_EQ(result.beyond, 3);
   EXPECT_EQ(result.broken, 1);
   const std::string expected =
@@ -52,6 +51,17 @@ TEST(JsonLines, TruncatesAfterAStep) {
   truncate_after_step(path, 2);
   EXPECT_EQ(read_raw(path), expected);
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
+}
+
+// A line before the last step that stays is not read, whatever the length of the file: this one would be broken.
+TEST(JsonLines, TruncateReadsTheEndAlone) {
+  const ScratchDir dir;
+  const std::string path = dir / "m.jsonl", kept = "{\"step\":1}\n{\"st\n{\"step\":2}\n";
+  write_raw(path, kept + "{\"step\":3}\n");
+  const TruncatedLines result = truncate_after_step(path, 2);
+  EXPECT_EQ(result.beyond, 1);
+  EXPECT_EQ(result.broken, 0);
+  EXPECT_EQ(read_raw(path), kept);
 }
 
 // Whatever the place where a crash cut the file, only whole lines remain.
@@ -131,22 +141,26 @@ TEST(JsonLines, FollowLinks) {
   EXPECT_EQ(read_raw(dir / "m"), "{\"step\":1}\n");
   EXPECT_EQ(set_lines_aside(dir / "link"), dir / "m.1");
   EXPECT_TRUE(std::filesystem::is_symlink(dir / "link"));
-  EXPECT_EQ(truncate_after_step("/dev/null", 1).kept, 0);
+  EXPECT_EQ(truncate_after_step("/dev/null", 1).beyond, 0);
 }
 
 TEST(JsonLines, MissingAndHostileFiles) {
   const ScratchDir dir;
-  EXPECT_EQ(truncate_after_step(dir / "absent", 1).kept, 0);
+  EXPECT_EQ(truncate_after_step(dir / "absent", 1).beyond, 0);
   EXPECT_FALSE(std::filesystem::exists(dir / "absent"));
-  const std::string object = "{\"step\":\"x\"}\n", broken = "[1]\n\n" + std::string(1'000'000, '[') + "\n1\n";
-  write_raw(dir / "m", object + broken + object);
+  const std::string object = "{\"step\":1}\n", text = "{\"step\":\"x\"}\n",
+                    broken = "[1]\n\n" + std::string(1'000'000, '[') + "\n1\n";
+  write_raw(dir / "m", object + text + broken + text);
   EXPECT_EQ(truncate_after_step(dir / "m", 1).broken, 4);
-  EXPECT_EQ(read_raw(dir / "m"), object + object);
+  EXPECT_EQ(read_raw(dir / "m"), object + text);
+  write_raw(dir / "m", text + text);  // no steps: nothing is beyond
+  truncate_after_step(dir / "m", 1);
+  EXPECT_EQ(read_raw(dir / "m"), text + text);
   // Something else than metrics: nothing of it goes.
-  for (const std::string& text : {broken + object, std::string("notes\n"), std::string("notes")}) {
-    write_raw(dir / "m", text);
+  for (const std::string& other : {broken + object, std::string("notes\n"), std::string("notes")}) {
+    write_raw(dir / "m", other);
     EXPECT_TRUE(contains(error_of([&] { truncate_after_step(dir / "m", 1); }), "line 1 is no JSON object"));
-    EXPECT_EQ(read_raw(dir / "m"), text);
+    EXPECT_EQ(read_raw(dir / "m"), other);
   }
 }
 

@@ -375,11 +375,11 @@ TEST(Load, IsReadFromListsAndRuns) {
   EXPECT_EQ(read_loads(write(" [4, 3, 2, 1]"), model), (Loads{{4, 3, 2, 1}}));
   const std::string prepares = "{\"step\": 1}\n{\"step\": 2}\n{\"step\": 3}\n";
   EXPECT_EQ(read_loads(write(prepares + "{\"step\": 4, \"expert_load\": [[1, 2, 3, 4], [4, 3, 2, 1]]}\n"
-                                        "{\"step\": 4, \"final_val_loss\": 1}\n{\"step\": 5, \"expe"),
+                                        "{\"step\": 5}\n{\"step\": 5, \"final_val_loss\": 1}\n{\"step\": 5, \"expe"),
                        model),
             (Loads{{1, 2, 3, 4}, {4, 3, 2, 1}}));
   for (const char* text :
-       {"", "{\"a\": 1}", "{\"step\": 4, \"expert_load\": [[1, 2, 3, 4]]}\n",
+       {"", "{\"a\": 1}", "{\"step\": 4}\n", "{\"step\": 4, \"expert_load\": [[1, 2, 3, 4]]}\n",
         "{\"step\": 4, \"expert_load\": [[1, 2, 3], [1, 2, 3]]}\n", "{\"step\": 4, \"expert_load\": 7}\n"})
     EXPECT_THROW(read_loads(write(prepares + text), model), Error) << text;
   EXPECT_THROW(read_loads(write("[4, 3, 2]"), model), Error);

@@ -12,46 +12,56 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "formats/io/json_events.h"
-#include "formats/io/output_file.h"
 
 namespace mw {
 namespace {
 
+constexpr const char* kAppendHint = "check that the folder exists, can be written to and has free space";
+
 // Looks for "step" at the top level of an object.
 class StepReader final : public JsonEvents {
  public:
-  explicit StepReader(int64_t limit) : limit_(limit) {}
-
   void on_begin(bool is_object) override {
     if (depth_++ == 0) is_object_ = is_object;
   }
   void on_end() override { --depth_; }
   void on_key(std::string& key) override { at_step_ = depth_ == 1 && key == "step"; }
-  void on_integer(int64_t value) override { beyond_ = beyond_ || (here() && value > limit_); }
-  void on_number(double value) override { beyond_ = beyond_ || (here() && value > static_cast<double>(limit_)); }
+  void on_integer(int64_t value) override { on_number(static_cast<double>(value)); }
+  void on_number(double value) override {
+    if (at_step_ && depth_ == 1) step_ = value;
+  }
 
   bool is_object() const { return is_object_; }
-  bool beyond() const { return beyond_; }
+  std::optional<double> step() const { return step_; }
 
  private:
-  bool here() const { return at_step_ && depth_ == 1; }
-
-  int64_t limit_;
   int depth_ = 0;
-  bool is_object_ = false, at_step_ = false, beyond_ = false;
+  bool is_object_ = false, at_step_ = false;
+  std::optional<double> step_;
 };
 
-enum class Verdict { keep, beyond, broken };
+enum class Verdict { reached, no_step, beyond, broken };
 
 Verdict judge(std::string_view line, int64_t step) {
-  StepReader reader(step);
+  StepReader reader;
   try {
     parse_json_events(line, "metrics", 64, reader);
   } catch (const Error&) {
     return Verdict::broken;
   }
   if (!reader.is_object()) return Verdict::broken;
-  return reader.beyond() ? Verdict::beyond : Verdict::keep;
+  if (!reader.step()) return Verdict::no_step;
+  return *reader.step() > static_cast<double>(step) ? Verdict::beyond : Verdict::reached;
+}
+
+// A first line that a crash cut is none of something else.
+void check_first_line(std::string_view text) {
+  const size_t newline = text.find('\n');
+  const std::string_view line = text.substr(0, newline);
+  const bool may_be_cut = newline == std::string_view::npos && (line.empty() || line.starts_with('{'));
+  if (!may_be_cut && judge(line, 0) == Verdict::broken)
+    fail(Exit::data, fmt::format("line 1 is no JSON object: {}", printable(line, 40)),
+         "metrics have one object on each line; name another file, or move this one away");
 }
 
 [[noreturn]] void fail_written(const std::string& path) {
@@ -86,8 +96,7 @@ std::string move_aside(const std::string& named, const char* what, const Move& m
 
 }  // namespace
 
-JsonLinesWriter::JsonLinesWriter(const std::string& path)
-    : file_(path, AppendFile::Open::append, "check that the folder exists, can be written to and has free space") {
+JsonLinesWriter::JsonLinesWriter(const std::string& path) : file_(path, AppendFile::Open::append, kAppendHint) {
   if (!file_.lock()) fail_written(path);
 }
 
@@ -107,37 +116,37 @@ void wait_for_writer(const std::string& path, std::chrono::milliseconds patience
 
 TruncatedLines truncate_after_step(const std::string& path, int64_t step) {
   TruncatedLines result;
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored) || names_open_file(path)) return result;
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error) || names_open_file(path)) return result;
   wait_for_writer(path, {});
-  const MappedFile file(path);
-  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-  std::optional<OutputFile> output;  // from the first line on that goes: a full disk takes no copy of a whole log
-  const auto keep = [&](std::string_view part) { output->append(std::as_bytes(std::span(part))); };
-  bool unfinished = false;  // the last line lacks its newline
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t newline = text.find('\n', begin);
-    unfinished = newline == std::string_view::npos;
-    const std::string_view line = text.substr(begin, unfinished ? std::string_view::npos : newline - begin);
-    const Verdict verdict = judge(line, step);
-    const size_t end = unfinished ? text.size() : newline + 1;
-    if (begin == 0 && verdict == Verdict::broken && !(unfinished && line.starts_with('{')))
-      fail(Exit::data, fmt::format("line 1 is no JSON object: {}", printable(line, 40)),
-           "metrics have one object on each line; name another file, or move this one away");
-    if ((verdict != Verdict::keep || unfinished) && !output) {
-      output.emplace(target_of_link(path));
-      keep(text.substr(0, begin));
+  size_t size = 0, cut = 0;
+  bool is_whole = true;
+  {
+    const MappedFile file(path);
+    const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+    check_first_line(text);
+    size = cut = text.size();
+    is_whole = text.empty() || text.back() == '\n';
+    for (size_t end = size; end > 0;) {
+      const std::string_view rest = text.substr(0, end - (text[end - 1] == '\n' ? 1 : 0));
+      const size_t newline = rest.rfind('\n');  // of the line before
+      const size_t begin = newline == std::string_view::npos ? 0 : newline + 1;
+      const Verdict verdict = judge(rest.substr(begin), step);
+      if (verdict == Verdict::reached) break;
+      if (verdict == Verdict::beyond) ++result.beyond;
+      if (verdict == Verdict::broken) ++result.broken;
+      if (verdict != Verdict::no_step) cut = begin;
+      end = begin;
     }
-    begin = end;
-    if (verdict == Verdict::beyond) ++result.beyond;
-    if (verdict == Verdict::broken) ++result.broken;
-    if (verdict != Verdict::keep) continue;
-    ++result.kept;
-    if (!output) continue;
-    keep(line);
-    keep("\n");
   }
-  if (output) output->finish();
+  if (cut < size) {
+    std::filesystem::resize_file(path, cut, error);
+    if (error)
+      fail(Exit::data, fmt::format("cannot shorten {}: {}", printable(path), error.message()),
+           "check that the file can be written to, or name another one");
+  } else if (!is_whole) {
+    AppendFile(path, AppendFile::Open::append, kAppendHint).append("\n");
+  }
   return result;
 }
 

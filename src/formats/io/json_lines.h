@@ -26,18 +26,18 @@ class JsonLinesWriter {
 };
 
 struct TruncatedLines {
-  int64_t kept = 0;
-  int64_t beyond = 0;  // lines dropped because their step is larger
-  int64_t broken = 0;  // lines dropped because they are not JSON objects, such as a last line cut by a crash
+  int64_t beyond = 0;  // lines removed because their step is larger
+  int64_t broken = 0;  // lines removed because they are not JSON objects, such as a last line cut by a crash
 };
 
 // Waits until no other process writes the file, which may be about to exit. Errors: as above, when one still does.
 void wait_for_writer(const std::string& path, std::chrono::milliseconds patience);
 
-// To be called before a run resumes at `step`: removes the lines with a larger "step" and broken lines; lines without a
-// step stay. The file is replaced atomically (that which a link names), and not touched when nothing is removed; a
-// missing file counts as empty, and so do devices, pipes and names of open files (/dev/stdout). Errors: also for a
-// first line that is broken, but not cut: the file holds something else than metrics, and stays as it is.
+// To be called before a run resumes at `step`. Goes back from the end of the file to the last line whose "step" is at
+// most `step`, and cuts the file off at the first line behind it that is broken or has a larger step: the time that it
+// takes does not depend on the length of the file. Completes a last line that only lacks its newline. A missing file
+// counts as empty, and so do devices, pipes and names of open files (/dev/stdout). Errors: also for a first line that
+// is broken, but not cut: the file holds something else than metrics, and stays as it is.
 TruncatedLines truncate_after_step(const std::string& path, int64_t step);
 
 // To be called before a run begins at step 1. Renames a file with lines (that which a link names): adds ".1" to its

@@ -135,10 +135,10 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
   if (r.validation) add_validation(line, "val_", *r.validation);
   for (size_t w = 0; w < r.work_seconds.size(); ++w)
     line["work_ms"][name_of(static_cast<Work>(w))] = r.work_seconds[w] * 1e3;
-  nlohmann::ordered_json layers = nlohmann::ordered_json::array();
-  for (const std::vector<double>& load : r.stats.load) layers.push_back(load);
-  line["expert_load"] = layers;
-  if (r.balance.rank_imbalance > 0) line["rank_rows"] = r.balance.rank_rows;
+  if (r.lists_loads) {
+    line["expert_load"] = r.stats.load;
+    if (r.balance.rank_imbalance > 0) line["rank_rows"] = r.balance.rank_rows;
+  }
   if (!run.empty()) line["run"] = run;
   file.write(line);
 }

@@ -43,6 +43,7 @@ struct StepReport {
   // Seconds of rank 0 by kind of work; empty where they are not timed: on a GPU only every hundredth step is, or all
   // with `--profile`.
   std::vector<double> work_seconds;
+  bool lists_loads = true;  // log.jsonl gets the rows of every expert and rank in this step
 };
 
 // Facts about the run from which rates are derived.

@@ -258,8 +258,10 @@ void Trainer::report(const StepStats& stats, int64_t step) {
   r.eta_seconds = (now_seconds() - began_) / trained_samples_ * samples_of_steps(run_.train, step, run_.train.steps);
   r.validation = std::exchange(validated_, std::nullopt);
   r.work_seconds = work_clock_.take(engine_->stream.trace(), engine_->device.kind != DeviceKind::cpu);
+  const bool shown = step % run_.log.every == 0 || step == run_.train.steps || times_.steps() == 1;
+  r.lists_loads = shown;
   log_.write(r, context_);
-  if (step % run_.log.every == 0 || step == run_.train.steps || times_.steps() == 1)
+  if (shown)
     say("{}",
         run_.log.format == LogFormat::detailed ? format_step(r, context_) : format_short_step(r, context_, kColumns));
 }
