@@ -21,10 +21,10 @@ def measure(binary, request, rounds):
     command = [binary, "plan", f"examples/{request}.toml", "--json", "--top", "1"]
     plans = [json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
              for _ in range(rounds)]
-    row = {key: plans[0][key] for key in ("model", "platform", "ranks", "weighed", "fitting")}
+    row = {key: plans[0][key] for key in ("model", "platform", "ranks", "layouts", "weighed", "fitting")}
     for key in ("closed_form_s", "simulation_s"):
         row[key] = {"median": statistics.median(p[key] for p in plans), "all": [p[key] for p in plans]}
-    return {"request": request, **row, "layouts_per_s": row["weighed"] / row["closed_form_s"]["median"]}
+    return {"request": request, **row, "layouts_per_s": row["layouts"] / row["closed_form_s"]["median"]}
 
 
 def main():

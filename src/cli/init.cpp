@@ -30,7 +30,7 @@ std::string choose_layout(RunSpec& run) {
   run = with_layout(run, best.layout);
   return fmt::format(
       "Layout: the fastest of {} that `moewright plan` compared for {} ranks of {}: {:.0f} ms per step.\n",
-      result.weighed.size(), request.ranks, run.plan.platform, best.time.total() * 1e3);
+      result.layouts, request.ranks, run.plan.platform, best.time.total() * 1e3);
 }
 
 Exit init(InitOptions options) {

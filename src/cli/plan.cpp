@@ -138,7 +138,8 @@ Command add_plan_command(CommandLine& line) {
   sub.add_option("--emit", options->emit, "write a run file with the best layout, or that of --why");
   sub.add_option("--plot", options->plot, "draw the best layout, or that of --why, into this SVG file");
   sub.add_flag("--json", options->json, "print JSON");
-  Option list = sub.add_flag("--list-all", options->list_all, "print one line for every layout considered");
+  Option list = sub.add_flag("--list-all", options->list_all,
+                             "print one line for every layout weighed: all that fit, and some that need more memory");
   for (const char* other : {"--why", "--emit", "--plot", "--json"}) list.excludes(other);
   Option calibrated = sub.add_option("--calibrate", options->metrics,
                                      "metrics.jsonl of a run that was trained with this run file: scale the profile "

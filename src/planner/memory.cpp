@@ -45,6 +45,9 @@ bool is_shared(const ByteRow& row) {
          !starts_with(row.name, kCacheRows) && row.name != kWeightSlots;
 }
 
+// What distinguishes the meshes of one estimator.
+std::array<int, 5> key_of(const Mesh& mesh) { return {mesh.pp, mesh.dp, mesh.tp, mesh.ep, mesh.ep_first}; }
+
 std::array<int, 4> shape_of(const Mesh& mesh, const MeshCoords& coords) {
   return {mesh.tp, coords.tp, mesh.ep, coords.ep};
 }
@@ -118,7 +121,7 @@ std::vector<MemoryModel::GatewayLoad> MemoryModel::loads_of_members(const Island
 }
 
 const std::vector<MemoryModel::GatewayLoad>& MemoryModel::gateway_loads_of(const Mesh& mesh) {
-  const auto [entry, is_new] = gateway_loads_.try_emplace({mesh.pp, mesh.dp, mesh.tp, mesh.ep, mesh.ep_first});
+  const auto [entry, is_new] = gateway_loads_.try_emplace(key_of(mesh));
   std::vector<GatewayLoad>& loads = entry->second;
   if (!is_new) return loads;
   const std::vector<TransportKind> transports = choose_transports(kinds_.transports, mesh.ep);
@@ -186,17 +189,22 @@ MemoryModel::Activations& MemoryModel::activations_of(const Layout& layout, cons
                                                       const MeshCoords& coords) {
   Tokens tokens;
   tokens.recompute = layout.recompute;
-  NodesSeen nodes;
   if (run_.mesh.shares.empty()) {  // of the group then, too; searches ask for many sizes
     tokens.own = most_samples(run_, layout.micro_batches, mesh.dp) * run_.train.seq_len;
   } else {
     const std::vector<int64_t> samples = samples_by_rank(run_, layout.micro_batches, mesh.dp);
     tokens.own = samples[static_cast<size_t>(coords.dp)] * run_.train.seq_len;
     tokens.of_group = tokens_of_ep_group(samples, run_.train.seq_len, mesh, coords);
+    tokens.most = *std::max_element(samples.begin(), samples.end()) * run_.train.seq_len;
   }
-  for (const TransportKind kind : choose_transports(kinds_.transports, mesh.ep))
-    if (traits_of(kind).by_node) nodes = nodes_of_ep_group(mesh, coords, node_map(run_.mesh, platform_));
-  const auto [entry, is_new] = activations_[{shape_of(mesh, coords), nodes}].try_emplace(tokens);
+  std::map<Tokens, Activations>*& of_shape = of_rank_[{key_of(mesh), rank_of(mesh, coords)}];
+  if (of_shape == nullptr) {
+    NodesSeen nodes;
+    for (const TransportKind kind : choose_transports(kinds_.transports, mesh.ep))
+      if (traits_of(kind).by_node) nodes = nodes_of_ep_group(mesh, coords, node_map(run_.mesh, platform_));
+    of_shape = &activations_[{shape_of(mesh, coords), nodes}];
+  }
+  const auto [entry, is_new] = of_shape->try_emplace(tokens);
   Activations& parts = entry->second;
   if (!is_new) return parts;
   parts.tokens = tokens.own;

@@ -114,7 +114,7 @@ class MemoryModel {
   using Shape = std::array<int, 4>;  // sizes of TP and EP, and the rank's place in them
   // What activations of ranks of one shape, among the same nodes, depend on.
   struct Tokens {
-    int64_t own = 0, of_group = 0;  // of the data-parallel rank and of the EP group, in a micro-batch
+    int64_t own = 0, of_group = 0, most = 0;  // of the data-parallel rank, the EP group and any rank, in a micro-batch
     Recompute recompute = Recompute::none;
     auto operator<=>(const Tokens&) const = default;
   };
@@ -143,6 +143,7 @@ class MemoryModel {
   std::map<std::array<int, 5>, std::vector<GatewayLoad>> gateway_loads_;  // by sizes and order of the mesh
   std::vector<ParamRow> param_rows_;                                      // of the model with one layer of each kind
   std::map<std::pair<Shape, NodesSeen>, std::map<Tokens, Activations>> activations_;
+  std::map<std::pair<std::array<int, 5>, int>, std::map<Tokens, Activations>*> of_rank_;  // of these, by mesh and rank
   std::map<Shape, RankParams> params_;
 };
 

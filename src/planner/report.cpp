@@ -229,7 +229,7 @@ std::string describe_request(const Request& request, const SearchResult& result)
                   request.profile.name, train.global_batch, train.seq_len, word_of(train.dtype));
   for (const std::string& source : request.profile.sources) text += fmt::format("  {}\n", source);
   if (request.profile.rank_kinds) text += fmt::format("  unequal: {}\n", describe_rank_kinds(request.profile));
-  text += fmt::format("weighed {} layouts in {:.2f} s, {} fit; {} simulated in {:.2f} s\n", result.weighed.size(),
+  text += fmt::format("weighed {} layouts in {:.2f} s, {} fit; {} simulated in {:.2f} s\n", result.layouts,
                       result.closed_form_s, result.fitting, result.best.size() + result.too_big.size(),
                       result.simulation_s);
   return text;
@@ -266,7 +266,7 @@ std::string describe_limits(const Request& request, const SearchResult& result) 
   std::string text = fmt::format(
       "it fits: {} of {} layouts do{}; the best needs {} of {} in stage {}, most of it {}\n"
       "what limits its speed: {}, then {}",
-      result.fitting, result.weighed.size(), margin, format_bytes(largest.needed()),
+      result.fitting, result.layouts, margin, format_bytes(largest.needed()),
       format_bytes(request.profile.memory_bytes), stage, largest_kinds(largest), share(0), share(1));
   const auto faster = std::count_if(result.too_big.begin(), result.too_big.end(),
                                     [&](const Estimate& e) { return e.time.total() < t.total(); });
@@ -393,6 +393,7 @@ nlohmann::ordered_json to_json(const Request& request, const SearchResult& resul
   json["ranks"] = request.ranks;
   json["memory_bytes"] = request.profile.memory_bytes;
   json["memory_margin"] = request.run.plan.memory_margin;
+  json["layouts"] = result.layouts;
   json["weighed"] = result.weighed.size();
   json["fitting"] = result.fitting;
   json["closed_form_s"] = result.closed_form_s;
@@ -421,7 +422,7 @@ void fail_without_room(const Request& request, const SearchResult& result) {
   const RankMemory& largest = largest_of(estimate, &stage);
   fail(Exit::memory,
        fmt::format("none of {} layouts fits{}: the nearest, {}, needs {} of {} in stage {}, most of it {}",
-                   result.weighed.size(),
+                   result.layouts,
                    fit_of(request, estimate.needed) == MemoryFit::none
                        ? ""
                        : fmt::format(" with the margin of {}", describe_margin(request)),

@@ -4,20 +4,16 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
-#include <exception>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <set>
-#include <thread>
 #include <tuple>
 
 #include "base/error.h"
 #include "config/batch_ramp.h"
 #include "layout/divided.h"
 #include "layout/plan.h"
+#include "planner/weigh.h"
 
 namespace mw {
 namespace {
@@ -130,13 +126,26 @@ bool fills_nodes(RankGroup group, int64_t node, int64_t ranks) {
                              : group.stride % node == 0;
 }
 
-// The layout with every placement, transport and ZeRO stage that makes a difference.
-void add_placements(std::vector<Layout>& layouts, const Request& request, Layout layout, int64_t stage,
-                    int64_t shared) {
+// Placements that make a difference, each with the transports to weigh.
+struct Placed {
+  RankPlacement placement;
+  std::vector<std::string> transports;
+};
+std::vector<Placed> placements_to_try(const Request& request, Layout layout, int64_t shared) {
+  std::vector<Placed> placements;
   for (const RankPlacement placement : {RankPlacement::ep_first, RankPlacement::dp_first}) {
     if (placement == RankPlacement::dp_first && (layout.ep == 1 || layout.ep == shared)) continue;
     layout.placement = placement;
-    for (const std::string& transport : transports_to_try(request, layout)) {
+    placements.push_back({placement, transports_to_try(request, layout)});
+  }
+  return placements;
+}
+
+// The layout with each of these, and every ZeRO stage that makes a difference.
+void add_placed(std::vector<Layout>& layouts, const std::vector<Placed>& placements, Layout layout, int64_t stage) {
+  for (const Placed& placed : placements) {
+    layout.placement = placed.placement;
+    for (const std::string& transport : placed.transports) {
       // Gathered weights bring no rows that "moe" could drop.
       if (transport == "gather_weights" && layout.recompute == Recompute::moe) continue;
       layout.transport = transport;
@@ -162,41 +171,6 @@ bool are_twins(const Weighed& a, const Weighed& b) {
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-// Calls body(estimator, index) for every index of every group on two threads; one group is one thread's. The first
-// error is thrown.
-void for_each_estimated(const Request& request, const std::vector<std::vector<size_t>>& groups,
-                        const std::function<void(Estimator&, size_t)>& body) {
-  std::atomic<size_t> next{0};
-  std::exception_ptr error;
-  std::mutex mutex;
-  const auto work = [&] {
-    try {
-      Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
-      for (size_t group = next++; group < groups.size(); group = next++)
-        for (const size_t i : groups[group]) body(estimator, i);
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!error) error = std::current_exception();
-      next = groups.size();
-    }
-  };
-  std::thread other(work);
-  work();
-  other.join();
-  if (error) std::rethrow_exception(error);
-}
-
-// Layouts that share what an estimator remembers, by their indices; the largest group first.
-std::vector<std::vector<size_t>> alike(const std::vector<Layout>& layouts) {
-  std::map<std::tuple<int, int, std::string>, std::vector<size_t>> by_shape;
-  for (size_t i = 0; i < layouts.size(); ++i)
-    by_shape[{layouts[i].tp, layouts[i].ep, layouts[i].transport}].push_back(i);
-  std::vector<std::vector<size_t>> groups;
-  for (auto& [shape, members] : by_shape) groups.push_back(std::move(members));
-  std::stable_sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
-  return groups;
 }
 
 }  // namespace
@@ -301,6 +275,7 @@ std::vector<Layout> layouts_of(const Request& request) {
       const std::vector<TransportKind> transports = choose_transports(names, ep);
       check_replicas(run, ep, transports);
       if (!can_divide_experts(request, layout, transports)) continue;
+      const std::vector<Placed> placements = placements_to_try(request, layout, shared);
       for (const int64_t micro_batches : divisors_of(run.train.global_batch)) {
         layout.micro_batches = micro_batches;
         if (!can_share_samples(run, micro_batches, dp) || !divides_batch_ramp(run.train, micro_batches) ||
@@ -311,7 +286,7 @@ std::vector<Layout> layouts_of(const Request& request) {
           layout.recompute = recompute;
           for (const int chunks : chunks_of(schedule, pp, layers, request.profile.one_packed_form)) {
             layout.chunks = chunks;
-            if (micro_batches * layout.stages() <= kMostCells) add_placements(layouts, request, layout, stage, shared);
+            if (micro_batches * layout.stages() <= kMostCells) add_placed(layouts, placements, layout, stage);
           }
         }
       }
@@ -415,11 +390,8 @@ SearchResult search(const Request& request, int simulated) {
   const std::vector<Layout> layouts = layouts_of(request);
   if (layouts.empty()) fail_without_layouts(request);
   SearchResult result;
-  result.weighed.resize(layouts.size());
-  for_each_estimated(request, alike(layouts), [&](Estimator& estimator, size_t i) {
-    const Estimate estimate = estimator.closed_form(layouts[i]);
-    result.weighed[i] = {layouts[i], estimate.time.total(), estimate.needed};
-  });
+  result.layouts = std::ssize(layouts);
+  result.weighed = weigh(request, layouts);
   std::stable_sort(result.weighed.begin(), result.weighed.end(), faster);
   result.closed_form_s = seconds_since(begin);
 
@@ -439,7 +411,7 @@ SearchResult search(const Request& request, int simulated) {
   std::vector<Layout> exactly;
   for (const Weighed& weighed : chosen) exactly.push_back(weighed.layout);
   std::vector<Estimate> exact(exactly.size());
-  for_each_estimated(request, alike(exactly),
+  for_each_estimated(request, exactly,
                      [&](Estimator& estimator, size_t i) { exact[i] = estimator.simulated(exactly[i]); });
   std::stable_sort(exact.begin(), exact.end(), [](const Estimate& a, const Estimate& b) {
     return std::make_tuple(a.time.total(), a.needed) < std::make_tuple(b.time.total(), b.needed);
@@ -453,11 +425,8 @@ SearchResult search(const Request& request, int simulated) {
 }
 
 bool fits_somehow(const Request& request) {
-  const std::vector<Layout> layouts = layouts_of(request);
-  std::atomic<bool> fits{false};
-  for_each_estimated(request, alike(layouts), [&](Estimator& estimator, size_t i) {
-    if (!fits && fit_of(request, estimator.closed_form(layouts[i]).needed) == MemoryFit::with_margin) fits = true;
-  });
+  bool fits = false;
+  weigh(request, layouts_of(request), &fits);
   return fits;
 }
 

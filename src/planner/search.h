@@ -56,8 +56,10 @@ struct Weighed {
 };
 
 struct SearchResult {
-  std::vector<Weighed> weighed;  // every layout, fitting or not, fastest first in closed form
-  int64_t fitting = 0;           // layouts that fit with the margin
+  int64_t layouts = 0;  // that the model, the batch and the ranks allow
+  // Of these all that fit, and others that do not (planner/weigh.h); fastest first in closed form.
+  std::vector<Weighed> weighed;
+  int64_t fitting = 0;  // layouts that fit with the margin
   // The fastest of the fitting ones, simulated, fastest first. Layouts that differ only in a placement that costs
   // nothing count once.
   std::vector<Estimate> best;
