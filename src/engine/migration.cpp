@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -267,31 +268,39 @@ Migrated migrate_experts(Engine& engine, const SharedPlacements& placements, int
   return done;
 }
 
+// With messages as large as those of a move, to some near and far members of the EP group: of a large group, each of
+// them would get too little for its bandwidth to show.
 double measure_bandwidth(Engine& engine) {
   std::vector<Parameter*> experts;
   for (Parameter& p : engine.params.all())
     if (p.row.expert) experts.push_back(&p);
   const std::array<std::span<std::byte>, 2> scratch = scratch_of(experts);
-  const Sharers sharers = sharers_of(engine);
-  const int64_t ranks = sharers.group.size();
-  int64_t each = -std::min({kProbeBytes, std::ssize(scratch[0]), std::ssize(scratch[1])}) / ranks;
-  sharers.group.all_reduce_max(std::span(&each, 1));
+  Comm& ep = *engine.comms.ep;
+  std::set<int> distances;
+  for (const int distance : {1, ep.size() / 8, ep.size() / 4, ep.size() / 2})
+    if (distance > 0 && distance < ep.size()) distances.insert(distance);
+  const int64_t messages = std::max<int64_t>(std::ssize(distances), 1);
+  int64_t each = -std::min({kProbeBytes, std::ssize(scratch[0]), std::ssize(scratch[1])}) / messages;
+  ep.all_reduce_max(std::span(&each, 1));
   each = -each;
-  RowExchange rows;
-  rows.row_bytes = 1;
-  rows.send = scratch[0].data();
-  rows.receive = scratch[1].data();
-  for (int64_t rank = 0; rank < ranks; ++rank) rows.send_offsets.push_back(rank * each);
-  rows.receive_offsets = rows.send_offsets;
-  rows.send_counts = rows.receive_counts = std::vector(rows.send_offsets.size(), each);
+  const auto members = static_cast<size_t>(ep.size());
+  RowExchange rows{scratch[0].data(), {}, {}, scratch[1].data(), {}, {}, 1};
+  rows.send_counts = rows.send_offsets = rows.receive_counts = rows.receive_offsets = std::vector<int64_t>(members);
+  int64_t at = 0;
+  for (const int distance : distances) {
+    const auto to = static_cast<size_t>((ep.rank() + distance) % ep.size()),
+               from = static_cast<size_t>((ep.rank() - distance + ep.size()) % ep.size());
+    rows.send_counts[to] = rows.receive_counts[from] = each;
+    rows.send_offsets[to] = rows.receive_offsets[from] = at;
+    at += each;
+  }
   double begin = 0;
   for (int round = 0; round <= kProbeRounds; ++round) {
-    sharers.group.all_to_all(engine.stream, rows)->wait();
+    ep.all_to_all(engine.stream, rows)->wait();
     engine.stream.wait();
     if (round == 0) begin = now_seconds();  // the first one connects
   }
-  double seconds_per_byte = (now_seconds() - begin) / static_cast<double>(kProbeRounds * each * (ranks - 1));
-  if (each * (ranks - 1) == 0) seconds_per_byte = 0;
+  double seconds_per_byte = at == 0 ? 0 : (now_seconds() - begin) / static_cast<double>(kProbeRounds * at);
   engine.world.all_reduce_max(std::span(&seconds_per_byte, 1));
   return seconds_per_byte > 0 ? 1 / seconds_per_byte : std::numeric_limits<double>::infinity();
 }

@@ -115,30 +115,34 @@ void MuonUpdate::copy_blocks(const MuonMatrix& matrix, int64_t at, bool join) {
 // Messages between two ranks have the parts in the order of the round.
 Messages MuonUpdate::messages_of(const std::vector<MuonMatrix>& round) const {
   const Comm& stage = *engine_.comms.stage;
+  const auto ranks = static_cast<size_t>(stage.size());
+  std::vector<std::vector<Transfer>> to(ranks), from(ranks);
+  int64_t place = 0;
+  for (const MuonMatrix& matrix : round)
+    for (const MuonPart& part : matrix.parts) {
+      if (part.rank == stage.rank()) to[static_cast<size_t>(matrix.owner)].push_back({&matrix, &part, 0, 0});
+      if (matrix.owner != stage.rank()) continue;
+      from[static_cast<size_t>(part.rank)].push_back({&matrix, &part, 0, place});
+      place += part.elements.count;
+    }
+  // One after the other, rank by rank.
+  const auto lay_out = [](const std::vector<std::vector<Transfer>>& by_rank, std::vector<Transfer>& all,
+                          std::vector<int64_t>& counts, std::vector<int64_t>& offsets) {
+    int64_t at = 0;
+    for (const std::vector<Transfer>& of_rank : by_rank) {
+      offsets.push_back(at);
+      for (Transfer transfer : of_rank) {
+        transfer.at = at;
+        at += transfer.count();
+        all.push_back(transfer);
+      }
+      counts.push_back(at - offsets.back());
+    }
+  };
   Messages out;
   out.there = {memory_.parts.data, {}, {}, memory_.matrices.at(1).data, {}, {}, size_of(DType::f32)};
-  int64_t sent = 0, received = 0;
-  for (int rank = 0; rank < stage.size(); ++rank) {
-    out.there.send_offsets.push_back(sent);
-    out.there.receive_offsets.push_back(received);
-    int64_t place = 0;
-    for (const MuonMatrix& matrix : round)
-      for (const MuonPart& part : matrix.parts) {
-        const int64_t count = part.elements.count;
-        if (part.rank == stage.rank() && matrix.owner == rank) {
-          out.sends.push_back({&matrix, &part, sent, 0});
-          sent += count;
-        }
-        if (matrix.owner != stage.rank()) continue;
-        if (part.rank == rank) {
-          out.receives.push_back({&matrix, &part, received, place});
-          received += count;
-        }
-        place += count;
-      }
-    out.there.send_counts.push_back(sent - out.there.send_offsets.back());
-    out.there.receive_counts.push_back(received - out.there.receive_offsets.back());
-  }
+  lay_out(to, out.sends, out.there.send_counts, out.there.send_offsets);
+  lay_out(from, out.receives, out.there.receive_counts, out.there.receive_offsets);
   return out;
 }
 

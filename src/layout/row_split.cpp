@@ -68,24 +68,6 @@ RowQuotas split_rows(const ExpertPlacement& placement, std::span<const int64_t> 
   return quotas;
 }
 
-std::vector<std::vector<int64_t>> rows_between(std::span<const int64_t> counts, std::span<const int64_t> quotas) {
-  std::vector<std::vector<int64_t>> rows(counts.size(), std::vector<int64_t>(quotas.size()));
-  size_t copy = 0;
-  int64_t room = quotas.empty() ? 0 : quotas[0];
-  for (size_t source = 0; source < counts.size(); ++source)
-    for (int64_t left = counts[source]; left > 0;) {
-      while (room == 0) {
-        MW_CHECK(copy + 1 < quotas.size(), "more rows than {} copies have room for", quotas.size());
-        room = quotas[++copy];
-      }
-      const int64_t part = std::min(left, room);
-      rows[source][copy] = part;
-      left -= part;
-      room -= part;
-    }
-  return rows;
-}
-
 std::vector<int64_t> rows_of_ranks(const ExpertPlacement& placement, const RowQuotas& quotas) {
   std::vector<int64_t> rows(static_cast<size_t>(placement.ep));
   for (size_t e = 0; e < quotas.size(); ++e)

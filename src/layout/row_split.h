@@ -3,6 +3,7 @@
 // computed with integers from counts that all ranks know, so that all ranks get the same split on any machine.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -26,10 +27,14 @@ RowQuotas split_rows(const ExpertPlacement& placement, std::span<const int64_t> 
 // Rows / copies for every copy; earlier copies get what is left over.
 RowQuotas split_rows_evenly(const ExpertPlacement& placement, std::span<const int64_t> rows);
 
-// By source and copy: the rows that each source sends to each copy of one expert. The expert's rows are in the order of
-// (source, order at the source), and each copy gets neighbours: first those of the first copy. counts: rows of each
-// source; quotas: rows of each copy, of the same sum.
-std::vector<std::vector<int64_t>> rows_between(std::span<const int64_t> counts, std::span<const int64_t> quotas);
+// The rows of one expert are in the order of (source, order at the source), and each copy gets neighbours: first those
+// of the first copy. So what a source sends to a copy is what two ranges of these rows share.
+struct RowRange {
+  int64_t begin = 0, count = 0;
+};
+inline int64_t shared_rows(const RowRange& a, const RowRange& b) {
+  return std::max<int64_t>(0, std::min(a.begin + a.count, b.begin + b.count) - std::max(a.begin, b.begin));
+}
 
 // By rank: the rows of its copies.
 std::vector<int64_t> rows_of_ranks(const ExpertPlacement& placement, const RowQuotas& quotas);

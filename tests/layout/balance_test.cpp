@@ -100,7 +100,15 @@ TEST(RowSplit, CopiesGetNeighbouringRows) {
         --*copy;
         ++expected[s][static_cast<size_t>(copy - left.begin())];
       }
-    EXPECT_EQ(rows_between(counts, quotas), expected);
+    RowRange of_source;
+    for (size_t s = 0; s < sources; ++s) {
+      of_source = {of_source.begin + of_source.count, counts[s]};
+      RowRange of_copy;
+      for (size_t c = 0; c < copies; ++c) {
+        of_copy = {of_copy.begin + of_copy.count, quotas[c]};
+        EXPECT_EQ(shared_rows(of_source, of_copy), expected[s][c]);
+      }
+    }
   }
 }
 

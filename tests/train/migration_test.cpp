@@ -1,6 +1,7 @@
 // Experts that move between the ranks of a running engine.
 #include "engine/migration.h"
 
+#include <cmath>
 #include <random>
 
 #include "engine/redistribute.h"
@@ -55,6 +56,23 @@ TEST_P(RandomMigration, EqualsRedistribution) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, RandomMigration, testing::Range<uint64_t>(0, 16));
+
+TEST(MeasureBandwidth, IsThatOfGroupsThatShareExperts) {
+  for (const int ep : {1, 2, 4}) {
+    RandomLayout layout = layout_of(1, 0, nullptr);
+    layout.run.mesh.ep = ep;
+    run_ranks(4, [&](Comm& world, Stream&) {
+      const std::unique_ptr<Engine> engine = make_engine(layout, world);
+      const double rate = measure_bandwidth(*engine);
+      double most = rate, least = -rate;
+      world.all_reduce_max(std::span(&most, 1));
+      world.all_reduce_max(std::span(&least, 1));
+      EXPECT_EQ(most, -least) << "ranks differ";
+      EXPECT_GT(rate, 0);
+      EXPECT_EQ(std::isinf(rate), ep == 1) << rate;
+    });
+  }
+}
 
 struct Case {
   const char* name;

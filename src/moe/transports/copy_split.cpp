@@ -44,21 +44,31 @@ CopySplit CopySplitter::split(Comm& ep, const std::vector<int64_t>& rows_per_exp
   const size_t experts = expert_at_.size(), peers = static_cast<size_t>(ep.size()),
                own = static_cast<size_t>(ep.rank());
   const std::vector<int64_t> all = counts_of_all(ep, rows_per_expert);
-  std::vector<int64_t> totals(experts), counts(peers);
-  for (size_t i = 0; i < all.size(); ++i) totals[i % experts] += all[i];
+  std::vector<int64_t> totals(experts), before(experts);  // before: of the sources before this rank
+  for (size_t r = 0; r < peers; ++r)
+    for (size_t e = 0; e < experts; ++e) {
+      if (r == own) before[e] = totals[e];
+      totals[e] += all[r * experts + e];
+    }
   const RowQuotas quotas = split_rows(placement_, totals, speeds_);
   CopySplit split;
   split.received.assign(peers, std::vector<int64_t>(slots_));
   int64_t first = 0;
   for (const size_t e : expert_at_) {
-    for (size_t r = 0; r < peers; ++r) counts[r] = all[r * experts + e];
-    const std::vector<std::vector<int64_t>> rows = rows_between(counts, quotas[e]);
+    const RowRange from_here{before[e], rows_per_expert[e]};
+    RowRange of_copy;
     for (size_t i = 0; i < quotas[e].size(); ++i) {
       const ExpertHome& copy = placement_.homes[e][i];
-      split.sent.push_back({copy, first, rows[own][i]});
-      first += rows[own][i];
+      of_copy = {of_copy.begin + of_copy.count, quotas[e][i]};
+      const int64_t sent = shared_rows(from_here, of_copy);
+      split.sent.push_back({copy, first, sent});
+      first += sent;
       if (copy.ep_rank != ep.rank()) continue;
-      for (size_t r = 0; r < peers; ++r) split.received[r][static_cast<size_t>(copy.slot)] = rows[r][i];
+      RowRange of_source;
+      for (size_t r = 0; r < peers; ++r) {
+        of_source = {of_source.begin + of_source.count, all[r * experts + e]};
+        split.received[r][static_cast<size_t>(copy.slot)] = shared_rows(of_source, of_copy);
+      }
     }
   }
   return split;
