@@ -137,6 +137,8 @@ void Trainer::prepare() {
   sample_ = std::make_unique<FinalSample>(world_.comm(), run_, model);
   if (leader_) check_vocabulary(*data_, run_, model.vocab);
   if (leader_ && validation_->data() != nullptr) check_vocabulary(*validation_->data(), run_, model.vocab);
+  say("{}", options_.version);
+  say("model: {}", summary(model));
   // The library's own memory is not to be taken for the model's.
   if (Stream stream(1); device.kind == DeviceKind::cpu) start_products(stream, DType::f32, reserve_host);
   if (!options_.dry_run && transport_->choose_by_first_batch(run_, model, world_.comm(), threads, place, *data_))
@@ -159,8 +161,6 @@ void Trainer::prepare() {
 
 void Trainer::print_header() {
   const Plan& plan = engine_->plan;
-  say("{}", options_.version);
-  say("model: {}", summary(plan.model));
   say("{}", describe(plan));
   const RunMemory memory = of_largest_rank(
       world_.comm(), {bytes_.fixed, rows_taken(bytes_, 0, engine_->device.kind), engine_->library_bytes, 0});
