@@ -255,7 +255,10 @@ const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& 
       {schedule, layout.chunks, layout.pp, layout.tp, layout.ep, layout.placement, layout.zero, micro_batches});
   States& states = entry->second;
   if (!is_new) return states;
-  states.ranks = largest_ranks(run_, layout, mesh, memory_);
+  std::vector<int>& ranks =
+      largest_ranks_[{layout.pp, layout.tp, layout.ep, layout.placement, layout.zero, micro_batches}];
+  if (ranks.empty()) ranks = largest_ranks(run_, layout, mesh, memory_);
+  states.ranks = ranks;
   for (const LibraryBytes& library : profile_.libraries)
     states.libraries += library.bytes * (library.per_group ? groups_of(layout, mesh) : 1);
   const LayerKinds& kinds = memory_.kinds();

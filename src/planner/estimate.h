@@ -112,6 +112,8 @@ class Estimator {
   double flops_per_step_, tokens_per_step_;
   // By schedule, stages a rank, PP, TP, EP, placement, ZeRO, and with mesh.shares micro-batches.
   std::map<std::tuple<ScheduleKind, int, int, int, int, RankPlacement, int, int64_t>, States> states_;
+  // States::ranks, which do not depend on the schedule.
+  std::map<std::tuple<int, int, int, RankPlacement, int, int64_t>, std::vector<int>> largest_ranks_;
   struct OtherRun;
   std::map<std::array<std::string, 5>, std::unique_ptr<OtherRun>> others_;  // by moe.transport and shares
 };
