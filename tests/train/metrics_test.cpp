@@ -49,7 +49,7 @@ TEST(StepReport, MemoryIsMeasuredBesideTensorsAndLibraries) {
   r.seconds = 1;
   r.memory = {380 << 20, 20 << 20, 120 << 20, 530 << 20};
   const ReportContext context;
-  EXPECT_TRUE(contains(format_step(r, context), "mem 530.0 of 520.0 MiB"));
+  EXPECT_TRUE(contains(format_step(r, context, 0), "mem 530.0 of 520.0 MiB"));
 
   const ScratchDir dir;
   const std::string path = dir / "metrics.jsonl";
@@ -172,16 +172,29 @@ TEST(StepReport, TheShortLineSaysWhatAnOperatorWatches) {
   ReportContext context;
   context.steps = 1000;
   StepReport r = usual_step();
-  EXPECT_EQ(format_short_step(r, context, 120),
+  EXPECT_EQ(format_step(r, context, 120),
             "step 100/1000 | loss 2.3456 gnorm 0.523 lr 3.0e-04 | 845 ms 12.3k tok/s | bal 1.50 mem 1.00 of 1.00 GiB | "
             "eta 12m05s");
   context.byte_tokens = true;
   r.stats.dropped_rows = 7;
   r.arena_grows = 2;
   EXPECT_EQ(
-      format_short_step(r, context, 200),
+      format_step(r, context, 200),
       "step 100/1000 | loss 2.3456 bpb 3.384 gnorm 0.523 lr 3.0e-04 | 845 ms 12.3k tok/s | bal 1.50 drop 7 grows 2 "
       "mem 1.00 of 1.00 GiB | eta 12m05s");
+}
+
+TEST(StepReport, TheLongLineHasAllOfTheShortOne) {
+  ReportContext context;
+  context.steps = 1000;
+  context.flops_per_token = 1e9;
+  context.byte_tokens = true;
+  StepReport r = usual_step();
+  r.stats.aux_loss = 1.02;
+  r.arena_grows = 2;
+  EXPECT_EQ(format_step(r, context, 0),
+            "step 100/1000 | loss 2.3456 bpb 3.384 aux 1.020 gnorm 0.523 lr 3.0e-04 | 845 ms 12.3k tok/s "
+            "12.308 TF/s per rank | bal 1.50 grows 2 mem 1.00 of 1.00 GiB | eta 12m05s");
 }
 
 TEST(StepReport, TheShortLineFitsWhateverItsFigures) {
@@ -196,7 +209,7 @@ TEST(StepReport, TheShortLineFitsWhateverItsFigures) {
   r.arena_grows = 123456;
   r.seconds = 1234567;
   r.eta_seconds = 1e9;
-  const std::string line = format_short_step(r, context, 120);
+  const std::string line = format_step(r, context, 120);
   EXPECT_LE(line.size(), 120u) << line;
   EXPECT_TRUE(contains(line, "loss 12345.6789 bpb")) << line;
 }

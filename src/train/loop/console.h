@@ -21,6 +21,8 @@ class Console {
   // columns: width for wrapping; 0: no wrapping.
   Console(bool prints, size_t columns) : prints_(prints), columns_(columns) {}
 
+  size_t columns() const { return columns_; }
+
   template <class... T>
   void say(fmt::format_string<T...> format, T&&... arguments) const {
     if (prints_) print(fmt::format(format, std::forward<T>(arguments)...), columns_);

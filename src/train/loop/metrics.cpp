@@ -26,33 +26,26 @@ nlohmann::ordered_json json_of(const std::optional<double>& number) {
 
 }  // namespace
 
-std::string format_step(const StepReport& r, const ReportContext& c) {
-  std::string line = fmt::format(
-      "step {}/{} | loss {:.4f} aux {:.3f} | gnorm {:.2f} | lr {:.1e} | {:.0f} ms | {} tok/s | {:.3f} TF/s per rank | "
-      "mem {} | bal {:.2f}",
-      r.step, c.steps, r.stats.loss, r.stats.aux_loss, r.stats.grad_norm, r.lr, r.seconds * 1e3,
-      format_count(static_cast<double>(r.tokens) / r.seconds), teraflops_per_rank(r, c),
-      measured_of_predicted(r.memory), r.stats.imbalance());
-  if (r.stats.dropped_rows > 0) line += fmt::format(" drop {}", r.stats.dropped_rows);
-  if (r.arena_grows > 0) line += fmt::format(" grows {}", r.arena_grows);
-  return line + fmt::format(" | eta {}", format_duration(r.eta_seconds));
-}
-
-std::string format_short_step(const StepReport& r, const ReportContext& c, size_t columns) {
+std::string format_step(const StepReport& r, const ReportContext& c, size_t columns) {
+  const bool is_long = columns == 0;
   std::string loss = fmt::format("loss {:.4f}", r.stats.loss);
   if (c.byte_tokens) loss += fmt::format(" bpb {:.3f}", bits(r.stats.loss));
+  if (is_long) loss += fmt::format(" aux {:.3f}", r.stats.aux_loss);
+  std::string speed =
+      fmt::format("{:.0f} ms {} tok/s", r.seconds * 1e3, format_count(static_cast<double>(r.tokens) / r.seconds));
+  if (is_long) speed += fmt::format(" {:.3f} TF/s per rank", teraflops_per_rank(r, c));
   std::string balance = fmt::format("bal {:.2f}", r.stats.imbalance());
   if (r.stats.dropped_rows > 0) balance += fmt::format(" drop {}", r.stats.dropped_rows);
   if (r.arena_grows > 0) balance += fmt::format(" grows {}", r.arena_grows);
   const std::string parts[] = {
       fmt::format("{} gnorm {:.3g} lr {:.1e}", loss, r.stats.grad_norm, r.lr),
-      fmt::format("{:.0f} ms {} tok/s", r.seconds * 1e3, format_count(static_cast<double>(r.tokens) / r.seconds)),
+      speed,
       fmt::format("{} mem {}", balance, measured_of_predicted(r.memory)),
       fmt::format("eta {}", format_duration(r.eta_seconds)),
   };
   std::string line = fmt::format("step {}/{}", r.step, c.steps);
   for (const std::string& part : parts)
-    if (line.size() + 3 + part.size() <= columns) line += " | " + part;
+    if (is_long || line.size() + 3 + part.size() <= columns) line += " | " + part;
   return line;
 }
 

@@ -57,10 +57,9 @@ struct ReportContext {
   Forecast forecast;
 };
 
-// The long line, with every figure.
-std::string format_step(const StepReport& report, const ReportContext& context);
-// The short line. The last figures are omitted where they do not fit into `columns`.
-std::string format_short_step(const StepReport& report, const ReportContext& context, size_t columns);
+// The line of a step. The last figures are omitted where they do not fit into `columns`. 0 columns: the long line, as
+// long as it gets, with the auxiliary loss and TF/s per rank too.
+std::string format_step(const StepReport& report, const ReportContext& context, size_t columns);
 // Writes one object per step; docs/formats.md lists the fields. mfu is null where no profile provides the peak rate.
 // run: added as a field unless empty.
 void write_step(JsonLinesWriter& file, const StepReport& report, const ReportContext& context,

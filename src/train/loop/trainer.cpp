@@ -261,9 +261,7 @@ void Trainer::report(const StepStats& stats, int64_t step) {
   const bool shown = step % run_.log.every == 0 || step == run_.train.steps || times_.steps() == 1;
   r.lists_loads = shown;
   log_.write(r, context_);
-  if (shown)
-    say("{}",
-        run_.log.format == LogFormat::detailed ? format_step(r, context_) : format_short_step(r, context_, kColumns));
+  if (shown) say("{}", format_step(r, context_, console_.columns()));
 }
 
 // Stamps on the device cost a step 1 to 3 %, so that only steps with parts have them, and all where somebody asked.
