@@ -310,11 +310,13 @@ const std::vector<KeyRule>& key_rules() {
       REAL("verify.grad_tolerance_bf16", verify.grad_tolerance_bf16, 0, 10, "largest gradient error allowed in bf16"),
       REAL("verify.ignore_fraction", verify.ignore_fraction, 0, 0.9,
            "fraction of labels to ignore, unevenly over samples"),
-      TEXT("plan.platform", plan.platform, "`plan`: platform profile of the machine, such as those in profiles/"),
+      TEXT("plan.platform", plan.platform,
+           "profile of the machine, such as those in profiles/: for `plan`, and in `train` for predictions, MFU and "
+           "moe.transport = \"auto\""),
       INTEGER("plan.ranks", plan.ranks, 0, 1 << 20, "`plan`: number of ranks to plan for; 0: given by --ranks"),
       REAL("plan.balance", plan.balance, 0.01, 1e6,
-           "`plan`: evenness of expert loads; 1: no balancing at all; 8: the fullest of 128 experts gets "
-           "twice the mean"),
+           "evenness of expert loads in plans and predictions; 1: no balancing at all; 8: the fullest of 128 experts "
+           "gets twice the mean"),
       REAL("plan.memory_margin", plan.memory_margin, 0, 0.5,
            "`plan`: fraction of each rank's memory that a recommended layout leaves free"),
       FLAG("debug.migrate", migrate,
