@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/median.h"
 #include "layout/shares.h"
 
 namespace mw {
@@ -25,9 +26,7 @@ std::optional<std::vector<int64_t>> ShareWatch::agreed(size_t looks, size_t doub
   std::vector<double> medians, of_rank(looks);
   for (size_t rank = 0; rank < shares_.size(); ++rank) {
     std::transform(last.begin(), last.end(), of_rank.begin(), [&](const Look& look) { return look.seconds[rank]; });
-    const auto middle = of_rank.begin() + std::ssize(of_rank) / 2;  // of six looks the upper of the two middle ones
-    std::nth_element(of_rank.begin(), middle, of_rank.end());
-    medians.push_back(*middle);
+    medians.push_back(median(of_rank));
   }
   const int64_t units = std::accumulate(shares_.begin(), shares_.end(), int64_t{0});
   std::vector<int64_t> next = divide_by_speed(units, medians, most_);

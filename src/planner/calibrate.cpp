@@ -6,9 +6,11 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/median.h"
 #include "base/text.h"
 #include "planner/metrics_lines.h"
 
@@ -66,12 +68,10 @@ MeasuredStep read_step(const nlohmann::json& json, const std::string& where) {
   return step;
 }
 
-double median(const std::vector<MeasuredStep>& steps, const std::function<double(const MeasuredStep&)>& value) {
+double median_of(const std::vector<MeasuredStep>& steps, const std::function<double(const MeasuredStep&)>& value) {
   std::vector<double> values;
   for (const MeasuredStep& step : steps) values.push_back(value(step));
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return median(std::move(values));
 }
 
 // What a profile may be scaled by: rates grow with it, latencies shrink.
@@ -226,7 +226,7 @@ Calibration calibrate(const Request& request, const std::vector<MeasuredStep>& s
   const Layout layout = layout_of(request.run);
   check_layout(request, layout);
   const std::vector<MeasuredStep> same = steps_of(request, steps, source);
-  const double step = median(same, [](const MeasuredStep& s) { return s.seconds; });
+  const double step = median_of(same, [](const MeasuredStep& s) { return s.seconds; });
   Fit fit(request, layout);
   const StepTime before = fit.time();
   std::vector<MeasuredStep> parted;  // on a GPU some of them
@@ -236,9 +236,9 @@ Calibration calibrate(const Request& request, const std::vector<MeasuredStep>& s
                                   describe(layout), step * 1e3, before.total() * 1e3));
   if (!parted.empty()) {
     MeasuredParts parts;
-    parts.compute = median(parted, [](const MeasuredStep& s) { return s.parts->compute; });
-    parts.waiting = median(parted, [](const MeasuredStep& s) { return s.parts->waiting; });
-    parts.optimizer = median(parted, [](const MeasuredStep& s) { return s.parts->optimizer; });
+    parts.compute = median_of(parted, [](const MeasuredStep& s) { return s.parts->compute; });
+    parts.waiting = median_of(parted, [](const MeasuredStep& s) { return s.parts->waiting; });
+    parts.optimizer = median_of(parted, [](const MeasuredStep& s) { return s.parts->optimizer; });
     out.lines.push_back(fmt::format(
         "measured: computing {:.3f} ms ({:.3f} predicted), waiting {:.3f} ms ({:.3f}), updating {:.3f} ms ({:.3f})",
         parts.compute * 1e3, before.compute * 1e3, parts.waiting * 1e3, waiting_of(before) * 1e3, parts.optimizer * 1e3,

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 #include <vector>
+
+#include "base/median.h"
 
 namespace mw {
 namespace {
@@ -16,9 +19,7 @@ double median_of(double samples, const std::function<double()>& sample) {
   std::vector<double> values;
   for (int64_t left = std::clamp(static_cast<int64_t>(samples), kLeastRows, kMostRows); left > 0; --left)
     values.push_back(sample());
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return median(std::move(values));
 }
 
 }  // namespace

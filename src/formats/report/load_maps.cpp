@@ -112,7 +112,7 @@ Gain gain_of_moves(const Page& page) {
                               fast = between(step, std::min(next, step + kStepsAround + 1));
     if (slow.empty() || fast.empty()) continue;
     gain.predicted += predicted.values[i];
-    gain.measured += median(slow) - median(fast);
+    gain.measured += middle_of(slow) - middle_of(fast);
     ++gain.moves;
   }
   return gain;

@@ -42,7 +42,7 @@ svg image { image-rendering: pixelated; }
 
 }  // namespace
 
-double median(std::vector<double> values) {
+double middle_of(std::vector<double> values) {
   const auto middle = values.begin() + std::ssize(values) / 2;
   std::nth_element(values.begin(), middle, values.end());
   return values.size() % 2 == 1 ? *middle : (*middle + *std::max_element(values.begin(), middle)) / 2;
@@ -77,7 +77,7 @@ std::optional<double> Page::now(const std::string& field) const {
   const Curve& curve = history.curve(field);
   const auto begin = std::lower_bound(curve.steps.begin(), curve.steps.end(), now_from) - curve.steps.begin();
   if (begin == std::ssize(curve.values)) return std::nullopt;
-  return median({curve.values.begin() + begin, curve.values.end()});
+  return middle_of({curve.values.begin() + begin, curve.values.end()});
 }
 
 std::optional<double> Page::latest(const std::string& field) const {

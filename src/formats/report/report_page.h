@@ -10,8 +10,9 @@
 
 namespace mw {
 
-// Of an even number the mean of the two in the middle. Requires a value.
-double median(std::vector<double> values);
+// The median; of an even number the mean of the two in the middle, so that rates and times of a report agree. Requires
+// a value. base/median.h has the one of measurements.
+double middle_of(std::vector<double> values);
 
 // A run's curves, which share the axis of steps. Holds a reference to the history.
 struct Page {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/median.h"
 #include "base/text.h"
 #include "ops/cpu/panel_product.h"
 #include "ops/cpu/tile_matmul.h"
@@ -255,9 +256,7 @@ double measure_library_gflops(DType dtype, int64_t size, bool packed, int thread
       stream.wait();
       if (i >= 0) seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     }
-    const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
-    std::nth_element(seconds.begin(), middle, seconds.end());
-    return 2e-9 * static_cast<double>(size * size) * static_cast<double>(size) / *middle;
+    return 2e-9 * static_cast<double>(size * size) * static_cast<double>(size) / median(std::move(seconds));
   } catch (const dnnl::error&) {
     return 0;  // bf16 on a CPU without bf16 instructions
   }

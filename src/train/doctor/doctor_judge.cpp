@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/median.h"
 #include "base/text.h"
 #include "train/doctor/doctor.h"
 
@@ -8,13 +9,6 @@ namespace mw {
 namespace {
 
 constexpr double kSlowHost = 0.7, kSlowRank = 0.5, kSlowLink = 0.5, kSlowDisk = 0.2;
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 std::string name_of(const JobHealth& health, int rank) {
   return fmt::format("rank {} ({})", rank, health.ranks[static_cast<size_t>(rank)].host);

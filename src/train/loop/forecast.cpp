@@ -1,9 +1,12 @@
 #include "train/loop/forecast.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/host.h"
+#include "base/median.h"
 #include "base/text.h"
 #include "layout/transport.h"
 #include "ops/matmul.h"
@@ -34,12 +37,10 @@ std::string describe_transports(const Plan& plan) {
 
 // Of all but the first, where there are others.
 template <class T, class Value>
-double median(std::span<const T> steps, Value&& value) {
+double median_of(std::span<const T> steps, Value&& value) {
   std::vector<double> values;
   for (const T& step : steps.subspan(steps.size() > 1 ? 1 : 0)) values.push_back(value(step));
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return median(std::move(values));
 }
 
 constexpr double kFarOff = 3;  // a profile of the same machine is never wrong by this factor
@@ -76,7 +77,7 @@ std::vector<std::string> compare(const Forecast& forecast, std::span<const doubl
   std::vector<std::string> lines;
   if (step_seconds.empty()) return lines;
   if (forecast.time) {
-    const double measured = median(step_seconds, [](double seconds) { return seconds; });
+    const double measured = median_of(step_seconds, [](double seconds) { return seconds; });
     const StepTime& predicted = *forecast.time;
     lines.push_back(fmt::format("time of a step: {:.0f} ms in the median, {:.0f} ms predicted ({:+.1f} %)",
                                 measured * 1e3, predicted.total() * 1e3, percent_above(measured, predicted.total())));
@@ -84,7 +85,7 @@ std::vector<std::string> compare(const Forecast& forecast, std::span<const doubl
       lines.push_back(fmt::format("  {} seems to describe another machine: `moewright probe -o FILE` measures this one",
                                   forecast.platform));
     const auto part = [&](double StepParts::*member) {
-      return 1e3 * median(parts, [&](const StepParts& p) { return p.*member; });
+      return 1e3 * median_of(parts, [&](const StepParts& p) { return p.*member; });
     };
     if (!parts.empty())
       lines.push_back(fmt::format(

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/median.h"
 #include "layout/divided.h"
 #include "layout/shares.h"
 #include "layout/stages.h"
@@ -35,12 +36,6 @@ size_t passes_that_measure(Comm& world, double pass_seconds) {
   world.all_reduce_max(std::span(&pass_seconds, 1));
   const auto count = static_cast<int64_t>(std::min(kSeconds / pass_seconds, static_cast<double>(kMostPasses)));
   return static_cast<size_t>(std::max(count, kLeastPasses) | 1);
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // By medians over passes, after one that commits memory.

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <span>
@@ -10,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/median.h"
 #include "base/text.h"
 #include "layout/shares.h"
 #include "planner/search.h"
@@ -49,12 +49,6 @@ void time_steps(World& world, const RunSpec& run, TimedSteps& timed) {
     sum += taken;
     ++steps;
   }
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // Of a step by the profile with this factor of the transport's time.
