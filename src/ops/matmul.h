@@ -69,13 +69,13 @@ int64_t esmm_workspace_bytes(ExpertProducts by, int64_t max_rows, int64_t max_n,
 // Whether a product overwrites its destination or adds to it.
 enum class Store : uint8_t { overwrite, accumulate };
 
-// y[M, N] (=|+=) x[M, K] W^T. x: f32 or bf16. y: f32 or bf16; a library may round a product to bf16 before it
-// adds it to bf16 values. With an f32 x the product reads weight.values and is computed in fp32 (no TF32); with a bf16
-// x it reads packed_forward. Sums are fp32. M = 0 and N = 0 are legal, also in matmul_d_input and matmul_d_weight.
-// Deterministic for a given thread count.
-void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN, Store store = Store::overwrite);
+// y[M, N] = x[M, K] W^T. x: f32 or bf16. y: f32 or bf16. With an f32 x the product reads weight.values and is computed
+// in fp32 (no TF32); with a bf16 x it reads packed_forward. Sums are fp32. M = 0 and N = 0 are legal, also in
+// matmul_d_input and matmul_d_weight. Deterministic for a given thread count.
+void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN);
 
-// dx[M, K] (=|+=) dy[M, N] W. Dtypes as in matmul (packed_backward).
+// dx[M, K] (=|+=) dy[M, N] W. Dtypes as in matmul (packed_backward); a library may round a product to bf16 before it
+// adds it to bf16 values.
 void matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& weight, TensorView dx_MK,
                     Store store = Store::overwrite);
 

@@ -231,10 +231,10 @@ void pack_weight(Stream& stream, const Weight& weight) {
   if (weight.n == 0) return;
   run(stream, Work::optimizer, "pack_weight", &Operators::pack_weight, weight);
 }
-void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN, Store store) {
+void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN) {
   check_matmul(x_MK, weight, y_MN);
   if (weight.n == 0) return;
-  run(stream, Work::matmul, "matmul", &Operators::matmul, x_MK, weight, y_MN, store);
+  run(stream, Work::matmul, "matmul", &Operators::matmul, x_MK, weight, y_MN);
 }
 void matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& weight, TensorView dx_MK, Store store) {
   check_matmul_d_input(dy_MN, weight, dx_MK);

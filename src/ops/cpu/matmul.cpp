@@ -273,8 +273,8 @@ void pack_weight(Stream& stream, const Weight& weight) {
   else pack_for_panels(stream, weight);
 }
 
-void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN, Store store) {
-  multiply_rows(stream, ProductKind::forward, {x_MK}, weight, {y_MN}, 0, x_MK.rows(), store);
+void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN) {
+  multiply_rows(stream, ProductKind::forward, {x_MK}, weight, {y_MN}, 0, x_MK.rows(), Store::overwrite);
 }
 
 void matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& weight, TensorView dx_MK, Store store) {

@@ -63,8 +63,8 @@ void pack_weight(Stream& stream, const Weight& weight) {
   gpu::convert(stream, weight.values, matrix_of(weight, DType::bf16));
 }
 
-void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN, Store store) {
-  multiply_dense(stream, ProductKind::forward, x_MK, weight, y_MN, store);
+void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN) {
+  multiply_dense(stream, ProductKind::forward, x_MK, weight, y_MN, Store::overwrite);
 }
 
 void matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& weight, TensorView dx_MK, Store store) {
