@@ -12,6 +12,7 @@
 #include "layout/placement.h"
 #include "moe/transport.h"
 #include "moe/transports/copy_split.h"
+#include "moe/transports/leg_exchange.h"
 #include "ops/index.h"
 
 namespace mw {
@@ -70,7 +71,6 @@ class FlatTransport : public Transport {
   Comm& ep_;
 
  private:
-  enum class Direction : uint8_t { to_experts, to_tokens };
   // Rows by (peer, slot): on the source side the peer is the destination, on the expert side the source.
   using PeerSlots = std::vector<std::vector<int64_t>>;
   // The rows to send: how many, the token and the gate weight of each, and the row of every choice.
