@@ -57,10 +57,14 @@ std::vector<int64_t> ExpertPlacement::rank_offsets() const {
   return offsets;
 }
 
-ExpertPlacement make_block_placement(int64_t experts, int ep) {
+void check_expert_ranks(int64_t experts, int64_t ep) {
   if (ep > experts)
     fail(Exit::config, fmt::format("mesh.ep = {} is more than the {} experts of a layer", ep, experts),
          fmt::format("set mesh.ep to at most {}: every expert-parallel rank needs an expert", experts));
+}
+
+ExpertPlacement make_block_placement(int64_t experts, int ep) {
+  check_expert_ranks(experts, ep);
   std::vector<int64_t> counts(static_cast<size_t>(ep), experts / ep);
   for (int64_t rank = 0; rank < experts % ep; ++rank) ++counts[static_cast<size_t>(rank)];
   return make_block_placement(counts);

@@ -45,7 +45,9 @@ struct ExpertPlacement {
   std::vector<int64_t> rank_offsets() const;
 };
 
-// Blocks of consecutive experts; the first E mod EP ranks hold one more. Errors: config when EP > E.
+// Refuses mesh.ep = ep ranks for fewer experts. Errors: config.
+void check_expert_ranks(int64_t experts, int64_t ep);
+// Blocks of consecutive experts; the first E mod EP ranks hold one more. Errors: those of check_expert_ranks.
 ExpertPlacement make_block_placement(int64_t experts, int ep);
 // The same with so many experts on each rank.
 ExpertPlacement make_block_placement(const std::vector<int64_t>& counts);

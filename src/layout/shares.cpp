@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "layout/placement.h"
 #include "layout/row_split.h"
 
 namespace mw {
@@ -196,9 +197,7 @@ bool can_share_width(const RunSpec& run, int64_t width, int64_t ep) {
 
 std::vector<int64_t> experts_by_rank(const RunSpec& run, int64_t experts, int64_t ep) {
   const std::vector<int64_t> weights = weights_of_ep(run.mesh.expert_shares, kExpertKey, ep);
-  if (ep > experts)
-    fail(Exit::config, fmt::format("mesh.ep = {} is more than the {} experts of a layer", ep, experts),
-         fmt::format("set mesh.ep to at most {}: every expert-parallel rank needs an expert", experts));
+  check_expert_ranks(experts, ep);
   return divide_by_shares(experts, weights);
 }
 

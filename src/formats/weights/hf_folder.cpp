@@ -28,7 +28,7 @@ std::vector<HfTensor> choose_names(const ModelSpec& model, const SafetensorsSet&
   if (experts > found + 1000)
     fail(Exit::data,
          fmt::format("{}: found {} tensors, too few for the {} experts of config.json", files.path(), found, experts),
-         "use the config.json of these weights, or download the whole folder again");
+         kOtherWeights);
   return hf_tensors(model);
 }
 
@@ -59,7 +59,7 @@ int64_t check_extras(const SafetensorsSet& files, const std::vector<HfTensor>& n
       continue;
     }
     fail(Exit::data, fmt::format("{}: tensor \"{}\" does not belong to this model", files.path(), printable(name, 120)),
-         "use the config.json of these weights, or download the whole folder again");
+         kOtherWeights);
   }
   return skipped;
 }

@@ -24,7 +24,7 @@ void check_shape(const SafetensorsLocation& at, const std::vector<int64_t>& shap
     fail(Exit::data,
          fmt::format("{}: tensor \"{}\" has shape {}, expected {}", at.file->path(), at.entry->name,
                      format_shape(at.entry->shape), format_shape(shape)),
-         "use the config.json of these weights, or download the whole folder again");
+         kOtherWeights);
 }
 
 // Multiplies elements [first, first + values.size()) of a matrix with `columns` columns by the scales of their blocks.

@@ -18,7 +18,7 @@ void check_bytes(const SafetensorsLocation& at, const std::vector<int64_t>& shap
   fail(Exit::data,
        fmt::format("{}: tensor \"{}\" is {} {}, expected U8 {}", at.file->path(), at.entry->name, at.entry->dtype,
                    format_shape(at.entry->shape), format_shape(shape)),
-       "use the config.json of these weights, or download the whole folder again");
+       kOtherWeights);
 }
 
 float value_of(unsigned nibble, unsigned scale) {

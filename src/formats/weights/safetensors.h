@@ -19,6 +19,9 @@
 
 namespace mw {
 
+// The hint where a folder's tensors are not those of its config.json.
+inline constexpr const char* kOtherWeights = "use the config.json of these weights, or download the whole folder again";
+
 struct SafetensorsEntry {
   std::string name;
   std::string dtype;  // as in the file: "F32", "BF16", ...

@@ -61,7 +61,7 @@ SafetensorsLocation SafetensorsSet::require(std::string_view name) const {
   const SafetensorsLocation location = find(name);
   if (!location) {
     fail(Exit::data, fmt::format("{}: tensor \"{}\" is missing{}", path_, printable(name), did_you_mean(name, names())),
-         "use the config.json of these weights, or download the whole folder again");
+         kOtherWeights);
   }
   return location;
 }

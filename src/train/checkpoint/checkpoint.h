@@ -34,6 +34,8 @@ struct RunState {
   std::vector<int64_t> data_tokens = {};  // by source of the training data; empty in older and imported checkpoints
 };
 
+inline constexpr const char* kDamagedCheckpoint = "the checkpoint is damaged; load an older one";  // a hint
+
 struct CheckpointSlice {
   std::string tensor;  // "param.layers.0.moe.w_up", "adam_m. ...", "adam_v. ..."
   TensorSlice part;    // of the global tensor

@@ -22,7 +22,7 @@ constexpr const char* kFormat = "moewright-checkpoint";
 constexpr int64_t kVersion = 2;  // version 1: slices of axis 0, boxes as a whole
 
 [[noreturn]] void refuse_index(const std::string& where, const std::string& what) {
-  fail(Exit::checkpoint, fmt::format("{}: {}", where, what), "the checkpoint is damaged; load an older one");
+  fail(Exit::checkpoint, fmt::format("{}: {}", where, what), kDamagedCheckpoint);
 }
 
 const json& field(const json& object, const char* key, const std::string& where) {
@@ -247,7 +247,7 @@ CheckpointIndex read_checkpoint_index(const std::string& folder) {
     done = read_text_file(folder + "/DONE", 4096);
     source = read_text_file(where, size_t{1} << 30);
   } catch (const Error& error) {
-    fail(Exit::checkpoint, error.what(), "the checkpoint is damaged; load an older one");
+    fail(Exit::checkpoint, error.what(), kDamagedCheckpoint);
   }
   const std::string checksum = xxh3_hex(std::as_bytes(std::span(source)));
   if (done != checksum + "\n")

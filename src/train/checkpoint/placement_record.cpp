@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace mw {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 using nlohmann::json;
 
 [[noreturn]] void refuse_record(const std::string& where, const std::string& what) {
-  fail(Exit::checkpoint, fmt::format("{}: {}", where, what), "the checkpoint is damaged; load an older one");
+  fail(Exit::checkpoint, fmt::format("{}: {}", where, what), kDamagedCheckpoint);
 }
 
 // Every rank's experts are an entry of `ranks`. No table is larger than the record.
@@ -39,7 +40,7 @@ ExpertPlacement parse_layer(const json& ranks, const std::string& where) {
   try {
     validate(placement, where);
   } catch (const Error& error) {
-    fail(Exit::checkpoint, error.what(), "the checkpoint is damaged; load an older one");
+    fail(Exit::checkpoint, error.what(), kDamagedCheckpoint);
   }
   return placement;
 }
