@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "formats/helpers.h"
-#include "formats/tokens/byte_level.h"
 #include "formats/tokens/tokenizer.h"
 
 namespace mw::test {

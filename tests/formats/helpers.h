@@ -23,6 +23,15 @@ inline std::string utf8(uint32_t code) {
   return {static_cast<char>(0xc0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3f))};
 }
 
+// The character that stands for a byte in byte-level BPE, as in GPT-2's code.
+inline uint32_t byte_level_character(uint8_t byte) {
+  const auto is_printable = [](uint32_t b) { return (b >= '!' && b <= '~') || (b >= 0xa1 && b != 0xad); };
+  if (is_printable(byte)) return byte;
+  uint32_t character = 0x100;
+  for (uint32_t b = 0; b < byte; ++b) character += is_printable(b) ? 0 : 1;
+  return character;
+}
+
 // A folder of its own, removed at the end.
 class ScratchDir {
  public:

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/helpers.h"
-#include "formats/tokens/byte_level.h"
 
 namespace mw::test {
 namespace {

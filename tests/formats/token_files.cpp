@@ -6,6 +6,7 @@
 #include "formats/tokens/token_file.h"
 #include "formats/tokens/token_shard.h"
 #include "helpers.h"
+#include "support/token_writers.h"
 
 namespace mw::test {
 namespace {
@@ -93,12 +94,7 @@ TEST(Megatron, LossMaskCoversEveryTokenAndSlicesOfThem) {
 
 TEST(Megatron, DocumentsOfSeveralSequences) {
   const ScratchDir dir;
-  MegatronWriter writer(dir / "d", TokenType::i32);
-  writer.add_sequence(kSequences[0]);
-  writer.add_sequence(kSequences[2]);
-  writer.end_document();
-  writer.add_sequence(kSequences[3]);
-  writer.finish();
+  write_megatron(dir / "d", {kSequences[0], kSequences[2], kSequences[3]}, TokenType::i32, {0, 2, 3});
   const MegatronDataset data(dir / "d");
   EXPECT_EQ(data.index().document_count, 2);
   EXPECT_EQ(data.index().document_begin(1), 2);
@@ -110,14 +106,7 @@ TEST(Megatron, DocumentsBeginWhereTheIndexSays) {
   const ScratchDir dir;
   write_megatron(dir / "empty_ones", kSequences);  // the empty ones begin nowhere
   expect_documents(MegatronDataset(dir / "empty_ones"), {0, 3, 4});
-  MegatronWriter writer(dir / "d", TokenType::u16);
-  writer.end_document();
-  writer.add_sequence(kSequences[0]);
-  writer.add_sequence(kSequences[2]);
-  writer.end_document();
-  writer.end_document();
-  writer.add_sequence(kSequences[3]);
-  writer.finish();
+  write_megatron(dir / "d", {kSequences[0], kSequences[2], kSequences[3]}, TokenType::u16, {0, 0, 2, 2, 3});
   expect_documents(MegatronDataset(dir / "d"), {0, 4});
   write_megatron(dir / "none", {});
   expect_documents(MegatronDataset(dir / "none"), {});
@@ -252,9 +241,6 @@ TEST(TokenShard, RoundTrip) {
   EXPECT_EQ(std::filesystem::file_size(dir / "a.bin"), 1024u + 2 * 65536);
   write_token_shard(dir / "small.bin", kJoined);
   expect_ranges(TokenShard(dir / "small.bin"), kJoined);
-  error_of([&] { write_token_shard(dir / "x.bin", Tokens{65536}); });
-  error_of([&] { write_token_shard(dir / "x.bin", Tokens{-1}, TokenType::u32); });
-  error_of([&] { write_token_shard(dir / "x.bin", Tokens{1}, TokenType::i32); }, Exit::internal);
 }
 
 TEST(TokenShard, RefusesDamage) {

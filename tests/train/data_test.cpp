@@ -7,7 +7,7 @@
 #include <set>
 
 #include "config/batch_ramp.h"
-#include "formats/tokens/megatron.h"
+#include "support/token_writers.h"
 #include "train/helpers.h"
 
 namespace mw::test {

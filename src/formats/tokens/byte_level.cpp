@@ -7,36 +7,30 @@
 namespace mw {
 namespace {
 
-struct Alphabet {
-  std::array<uint32_t, 256> character{};
-  std::array<int, 0x200> byte{};  // -1: no character of the alphabet
-};
+// The byte of each character; -1: no character of the alphabet.
+using Alphabet = std::array<int, 0x200>;
 
 constexpr Alphabet make_alphabet() {
-  Alphabet alphabet;
-  for (int& b : alphabet.byte) b = -1;
-  uint32_t next = 0x100;
-  for (uint32_t b = 0; b < 256; ++b) {
+  Alphabet bytes{};
+  for (int& b : bytes) b = -1;
+  size_t next = 0x100;
+  for (int b = 0; b < 256; ++b) {
     const bool printable_byte = (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
-    const uint32_t character = printable_byte ? b : next++;
-    alphabet.character[b] = character;
-    alphabet.byte[character] = static_cast<int>(b);
+    bytes[printable_byte ? static_cast<size_t>(b) : next++] = b;
   }
-  return alphabet;
+  return bytes;
 }
 
 constexpr Alphabet kAlphabet = make_alphabet();
 
 }  // namespace
 
-uint32_t byte_level_character(uint8_t byte) { return kAlphabet.character[byte]; }
-
 std::optional<std::string> byte_level_bytes(std::string_view text) {
   std::string bytes;
   for (size_t at = 0; at < text.size();) {
     const std::optional<uint32_t> code = next_code_point(text, at);
-    if (!code || *code >= kAlphabet.byte.size() || kAlphabet.byte[*code] < 0) return std::nullopt;
-    bytes += static_cast<char>(kAlphabet.byte[*code]);
+    if (!code || *code >= kAlphabet.size() || kAlphabet[*code] < 0) return std::nullopt;
+    bytes += static_cast<char>(kAlphabet[*code]);
   }
   return bytes;
 }

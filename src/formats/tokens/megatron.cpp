@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -269,41 +268,6 @@ void append_megatron_index(OutputFile& idx, TokenType type, std::span<const int3
   idx.append(std::as_bytes(lengths));
   idx.append(std::as_bytes(std::span(offsets)));
   idx.append(std::as_bytes(documents));
-}
-
-MegatronWriter::MegatronWriter(const std::string& prefix, TokenType type)
-    : prefix_(prefix), type_(type), bin_(prefix + ".bin"), idx_(prefix + ".idx") {
-  code_of_type(type, prefix);
-}
-
-void MegatronWriter::add_sequence(std::span<const int32_t> tokens) {
-  if (tokens.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
-    fail(Exit::data,
-         fmt::format("{}: a sequence has {} tokens, at most 2^31 - 1 are supported", prefix_, tokens.size()),
-         "split the sequence");
-  }
-  buffer_.resize(tokens.size() * static_cast<size_t>(size_of(type_)));
-  encode_tokens(type_, tokens, buffer_.data(), fmt::format("{}, sequence {}", prefix_, lengths_.size()));
-  lengths_.push_back(static_cast<int32_t>(tokens.size()));
-  bin_.append(buffer_);
-}
-
-void MegatronWriter::end_document() { documents_.push_back(static_cast<int64_t>(lengths_.size())); }
-
-void MegatronWriter::finish() {
-  if (documents_.back() != static_cast<int64_t>(lengths_.size())) end_document();
-  append_megatron_index(idx_, type_, lengths_, documents_);
-  bin_.finish();
-  idx_.finish();
-}
-
-void write_megatron(const std::string& prefix, const std::vector<std::vector<int32_t>>& sequences, TokenType type) {
-  MegatronWriter writer(prefix, type);
-  for (const auto& sequence : sequences) {
-    writer.add_sequence(sequence);
-    writer.end_document();
-  }
-  writer.finish();
 }
 
 }  // namespace mw

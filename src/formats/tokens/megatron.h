@@ -77,28 +77,4 @@ class MegatronDataset final : public TokenSource {
 void append_megatron_index(OutputFile& idx, TokenType type, std::span<const int32_t> lengths,
                            std::span<const int64_t> documents);
 
-// Streaming writer of `prefix.bin` and `prefix.idx`; both become visible in finish(). Takes up to 20 bytes of memory
-// per sequence.
-class MegatronWriter {
- public:
-  // Any type but u32, which the format does not have; Megatron itself uses u16 for vocabularies below 65500, otherwise
-  // i32.
-  MegatronWriter(const std::string& prefix, TokenType type);
-  void add_sequence(std::span<const int32_t> tokens);  // errors: Exit::data on an id that does not fit the type
-  void end_document();                                 // the sequences since the last call form one document
-  void finish();                                       // ends an open document
-
- private:
-  std::string prefix_;
-  TokenType type_;
-  OutputFile bin_, idx_;
-  std::vector<std::byte> buffer_;
-  std::vector<int32_t> lengths_;
-  std::vector<int64_t> documents_ = {0};
-};
-
-// One document per sequence.
-void write_megatron(const std::string& prefix, const std::vector<std::vector<int32_t>>& sequences,
-                    TokenType type = TokenType::i32);
-
 }  // namespace mw

@@ -6,11 +6,9 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "formats/io/output_file.h"
 
 namespace mw {
 namespace {
@@ -152,30 +150,6 @@ std::vector<std::string> list_token_shards(const std::string& path) {
   }
   std::sort(paths.begin(), paths.end());
   return paths;
-}
-
-void write_token_shard(const std::string& path, std::span<const int32_t> tokens, TokenType type) {
-  const auto variant =
-      std::find_if(std::begin(kVariants), std::end(kVariants), [&](const Variant& v) { return v.type == type; });
-  MW_CHECK(variant != std::end(kVariants), "{}: token shards hold u16 or u32, not {}", path, name_of(type));
-  if (tokens.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
-    fail(Exit::data, fmt::format("{}: a shard holds at most 2^31 - 1 tokens, got {}", path, tokens.size()),
-         "split the tokens over several shards");
-  }
-  OutputFile file(path);
-  std::array<int32_t, 256> header{};
-  header[0] = variant->magic;
-  header[1] = variant->version;
-  header[2] = static_cast<int32_t>(tokens.size());
-  file.append(std::as_bytes(std::span(header)));
-  constexpr size_t kPiece = size_t{1} << 16;
-  std::vector<std::byte> buffer(kPiece * static_cast<size_t>(size_of(type)));
-  for (size_t first = 0; first < tokens.size(); first += kPiece) {
-    const auto piece = tokens.subspan(first, std::min(kPiece, tokens.size() - first));
-    encode_tokens(type, piece, buffer.data(), fmt::format("{}, from token {}", path, first));
-    file.append(std::span(buffer).first(piece.size() * static_cast<size_t>(size_of(type))));
-  }
-  file.finish();
 }
 
 }  // namespace mw

@@ -62,8 +62,4 @@ class TokenShards final : public TokenSource {
 // Exit::data when nothing matches.
 std::vector<std::string> list_token_shards(const std::string& path);
 
-// Writes a shard. `type` is u16 or u32. Errors: Exit::data on an id that does not fit, 2^31 tokens or more, or a failed
-// write.
-void write_token_shard(const std::string& path, std::span<const int32_t> tokens, TokenType type = TokenType::u16);
-
 }  // namespace mw
