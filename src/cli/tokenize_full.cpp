@@ -82,6 +82,7 @@ Exit run_tokenize(TokenizeJob job) {
 Command add_tokenize_command(CommandLine& line) {
   Subcommand sub = line.add_command("tokenize", "convert text to token files (Megatron .bin and .idx)");
   auto job = std::make_shared<TokenizeJob>();
+  job->threads = 0;
   sub.add_option("INPUT", job->inputs,
                  "text files (one document each) and *.jsonl files, plain, .zst or .gz, or folders of them")
       .required();
@@ -95,7 +96,7 @@ Command add_tokenize_command(CommandLine& line) {
       "--eod", job->end_of_document,
       "token that ends each document, or none; default: the tokenizer's own, or none where a chat template ends "
       "each message");
-  sub.add_option("--threads", job->threads, "number of threads; 0: all cores").range(0, 4096).show_default("0");
+  sub.add_option("--threads", job->threads, "threads; 0: all cores").range(0, 4096).show_default();
   auto read_ahead = std::make_shared<int64_t>(job->read_ahead >> 20);
   sub.add_option("--read-ahead", *read_ahead,
                  "MiB of text to hold in memory; one document, or 1 MiB of lines, is held even if larger")
