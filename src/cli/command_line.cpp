@@ -13,6 +13,8 @@
 namespace mw {
 namespace {
 
+constexpr const char* kNumber = "N";  // a number as the help calls it
+
 const CLI::App& called_command(const CLI::App& app) {
   const std::vector<CLI::App*> parsed = app.get_subcommands();
   return parsed.empty() ? app : *parsed.front();
@@ -146,27 +148,29 @@ Option& Option::one_of(std::vector<std::string> values) {
 }
 
 Option& Option::range(int least, int most) {
-  option_->check(CLI::Range(least, most));
+  option_->check(CLI::Range(least, most).description(""));
   return *this;
 }
 
 Option& Option::range(double least, double most) {
-  option_->check(CLI::Range(least, most));
+  option_->check(CLI::Range(least, most).description(""));
   return *this;
 }
 
 Option& Option::not_negative() {
-  option_->check(CLI::NonNegativeNumber);
+  option_->check(CLI::NonNegativeNumber.description(""));
   return *this;
 }
 
 Option& Option::byte_count() {
-  option_->transform(CLI::AsSizeValue(true))->check(CLI::PositiveNumber);
+  option_->transform(CLI::AsSizeValue(true).description(""))->check(CLI::PositiveNumber.description(""));
+  option_->type_name("SIZE");
   return *this;
 }
 
-Option& Option::values(char separator, int count) {
-  option_->delimiter(separator)->expected(count);
+Option& Option::values(const std::string& names) {
+  const auto commas = static_cast<int>(std::count(names.begin(), names.end(), ','));
+  option_->delimiter(',')->expected(commas + 1)->option_text(names);
   return *this;
 }
 
@@ -193,19 +197,19 @@ Option Subcommand::add_option(const char* name, std::vector<std::string>& values
 }
 
 Option Subcommand::add_option(const char* name, int& value, std::string help) {
-  return Option(app_->add_option(name, value, std::move(help)));
+  return Option(app_->add_option(name, value, std::move(help))->type_name(kNumber));
 }
 
 Option Subcommand::add_option(const char* name, int64_t& value, std::string help) {
-  return Option(app_->add_option(name, value, std::move(help)));
+  return Option(app_->add_option(name, value, std::move(help))->type_name(kNumber));
 }
 
 Option Subcommand::add_option(const char* name, uint64_t& value, std::string help) {
-  return Option(app_->add_option(name, value, std::move(help)));
+  return Option(app_->add_option(name, value, std::move(help))->type_name(kNumber));
 }
 
 Option Subcommand::add_option(const char* name, double& value, std::string help) {
-  return Option(app_->add_option(name, value, std::move(help)));
+  return Option(app_->add_option(name, value, std::move(help))->type_name(kNumber));
 }
 
 Option Subcommand::add_option(const char* name, std::vector<double>& values, std::string help) {

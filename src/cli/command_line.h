@@ -27,8 +27,9 @@ class Option {
   Option& range(int least, int most);
   Option& range(double least, double most);
   Option& not_negative();
-  Option& byte_count();                       // a number above 0, perhaps with a unit: 500MB, 2GiB
-  Option& values(char separator, int count);  // exactly so many values; the separator or a space parts two of them
+  Option& byte_count();  // a number above 0, perhaps with a unit: 500MB, 2GiB
+  // As many values as `names` has, such as "F,I,W"; a comma or a space parts two of them.
+  Option& values(const std::string& names);
   Option& needs(const Option& other);
   Option& excludes(const char* other);
 

@@ -49,7 +49,8 @@ Command add_doctor_command(CommandLine& line, const Invocation& invocation) {
   auto options = std::make_shared<DoctorOptions>();
   sub.add_option("--dir", options->folder, "existing folder that the run will write to, such as checkpoint.dir");
   sub.add_option("--threads", options->threads, "threads per rank; 0: the node's cores divided by its ranks")
-      .range(0, 4096);
+      .range(0, 4096)
+      .show_default();
   return {sub, [options, invocation] {
             options->program = version_text();
             return run_in_world(invocation, [&](World& world) {

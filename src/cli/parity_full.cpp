@@ -15,7 +15,7 @@ Command add_parity_command(CommandLine& line, const Invocation&) {
   auto threads = std::make_shared<int>(0);
   sub.add_option("MODEL", *dir, "Hugging Face model folder, run folder or checkpoint").required();
   sub.add_option("GOLDEN", *golden, "golden.safetensors: inputs, logits, loss, gradients, trajectory").required();
-  sub.add_option("--threads", *threads, "threads; 0: all cores").range(0, 4096);
+  sub.add_option("--threads", *threads, "threads; 0: all cores").range(0, 4096).show_default();
   auto device = std::make_shared<std::string>("auto");
   sub.add_option("--device", *device, "where to compute: auto, cpu, cuda, hip").one_of(enum_words<DeviceChoice>());
   return {sub, [dir, golden, threads, device] {

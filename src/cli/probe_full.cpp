@@ -117,7 +117,8 @@ Command add_probe_command(CommandLine& line, const Invocation& invocation) {
       .one_of(enum_words<DeviceChoice>())
       .show_default();
   sub.add_option("--threads", arguments->threads, "threads per rank; 0: the node's cores divided by its ranks")
-      .range(0, 4096);
+      .range(0, 4096)
+      .show_default();
   sub.add_option("--peak-tflops", arguments->peak_tflops,
                  "dense bf16 peak of a rank, for MFU; 0: the published peak of a known GPU, else the fastest measured "
                  "matrix product")

@@ -66,9 +66,9 @@ Command add_schedule_command(CommandLine& line) {
   sub.add_option("--ranks", options->ranks, "pipeline ranks (mesh.pp)").show_default();
   sub.add_option("--micro-batches", options->micro_batches, "train.micro_batches").show_default();
   sub.add_option("--chunks", options->chunks, "stages per rank; default: 2 for interleaved and zb_v, else 1");
-  sub.add_option("--costs", options->costs, "F,I,W: cost of one stage's forward, input gradients and weight gradients")
-      .values(',', 3)
-      .show_default();
+  sub.add_option("--costs", options->costs,
+                 "cost of one stage's forward, input gradients and weight gradients; default: 1,1,1")
+      .values("F,I,W");
   sub.add_option("--latency", options->latency, "time of a message between stages, in the unit of --costs")
       .show_default();
   sub.add_option("--svg", options->svg, "also draw the schedule into this SVG file");
