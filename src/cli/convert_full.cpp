@@ -72,7 +72,7 @@ Command add_export_command(CommandLine& line, const Invocation& invocation) {
             request->out = without_slash(request->out);
             request->dtype = enum_of<DType>(*dtype);  // none for "model"
             if (*shard_size < 1000)
-              fail(Exit::usage, fmt::format("--shard-size {}: files of so few bytes", *shard_size),
+              fail(Exit::usage, fmt::format("--shard-size: expected at least 1000 bytes, got {}", *shard_size),
                    "give a unit, for example 5GB");
             request->shard_bytes = static_cast<int64_t>(std::min(*shard_size, uint64_t{1} << 60));
             return run_conversion(invocation, *seconds, [&](Comm& comm) {

@@ -128,7 +128,7 @@ void inspect(const InspectOptions& options) {
   else if (has_suffix(path, ".json")) inspect_trace(path);
   else
     fail(Exit::usage, fmt::format("{} is nothing that inspect knows", path),
-         "a run folder, a checkpoint, a model folder, .safetensors, .idx, .bin or a trace .json");
+         "name a run folder, a checkpoint, a model folder, .safetensors, .idx, .bin or a trace .json");
 }
 
 }  // namespace

@@ -56,7 +56,8 @@ void check_is_new(const PlanOptions& options, const std::string& path) {
 }
 
 Exit write_calibrated(const PlanOptions& options) {
-  if (options.output.empty()) fail(Exit::usage, "--calibrate needs a file to write the new profile to", "-o mine.json");
+  if (options.output.empty())
+    fail(Exit::usage, "--calibrate needs a file to write the new profile to", "pass -o mine.json");
   check_is_new(options, options.output);
   const std::vector<MeasuredStep> steps = read_measured_steps(options.metrics);
   const Request request = read_request(options, steps.back().ranks);

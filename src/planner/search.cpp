@@ -356,7 +356,7 @@ void fail_without_layouts(const Request& request) {
       check_layout(request, plain);
     }
     fail(Exit::config, fmt::format("no layout of {} ranks is possible for this model and step", request.ranks),
-         "--why \"pp=1 tp=2\", say, tells what stands against one layout");
+         "`plan RUN --why \"pp=1 tp=2\"` says why one layout is refused");
   }
   fail(
       Exit::config,

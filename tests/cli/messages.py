@@ -11,8 +11,7 @@ from _jobs import Checks  # noqa: E402
 
 # A caller adds the hint, or the reason that a library or the system gives is all that is known.
 WITHOUT_HINT = {"src/train/checkpoint/checkpoint_reader.cpp", "src/train/checkpoint/checkpoint_save.cpp", "src/comm/bootstrap/socket.cpp",
-                "src/comm/bootstrap/tcp_links.cpp", "src/formats/tokens/tokenizer_sentencepiece.cpp", "src/ops/cpu/matmul_onednn.cpp",
-                "src/comm/watchdog/watchdog_rank_zero.cpp", "src/comm/watchdog/watchdog_socket.cpp"}
+                "src/comm/bootstrap/tcp_links.cpp", "src/ops/cpu/matmul_onednn.cpp"}
 # Hints that name no key, field or command, and words that need a second reading.
 BANNED = re.compile(r"is this the right file|check the model's configuration|check the configuration|"
                     r"\b(for ever|whose|thereof|of which)\b|\bis no (list|text|number|count|token)\b|\bcannot be$")

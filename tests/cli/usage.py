@@ -27,7 +27,7 @@ refused(2, ["tokenize: INPUT, --tokenizer, --output are missing", "INPUT... --to
 refused(2, ["unknown option \"--profiel\"", "did you mean \"--profile\"?"], "train", "run.toml", "--profiel")
 refused(2, ["unexpected argument \"extra\""], "inspect", "run", "extra")
 refused(2, ["unknown option \"--versoin\"", "did you mean \"--version\"?"], "--versoin")
-refused(2, ["--shard-size 5", "for example 5GB"], "export", "a", "b", "--shard-size", "5")
+refused(2, ["--shard-size: expected at least 1000 bytes, got 5", "for example 5GB"], "export", "a", "b", "--shard-size", "5")
 refused(2, ["--threads"], "doctor", "--threads", "many")
 refused(2, ["--dtype"], "export", "a", "b", "--dtype", "fp8")
 

@@ -100,8 +100,10 @@ void make_room_for(int ranks) {
   const rlim_t wanted = static_cast<rlim_t>(ranks) + kSpareDescriptors;
   if (limit.rlim_cur >= wanted) return;
   if (limit.rlim_max < wanted)
-    fail(Exit::comm, fmt::format("{} ranks need {} open files, this process may have {} (ulimit -Hn)", ranks, wanted,
-                                 limit.rlim_max));
+    fail(Exit::comm,
+         fmt::format("{} ranks need {} open files, this process may have {} (ulimit -Hn)", ranks, wanted,
+                     limit.rlim_max),
+         fmt::format("raise the limit of open files: ulimit -n {}", wanted));
   limit.rlim_cur = wanted;
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0) fail_system("setrlimit");
 }

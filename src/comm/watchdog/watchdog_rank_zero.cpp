@@ -18,7 +18,7 @@ RankZero::RankZero(WatchSettings settings, Descriptor listener)
       ranks_(static_cast<size_t>(settings_.ranks)),
       heard_(ranks_.size()),
       descriptors_(ranks_.size(), -1) {
-  if (!epoll_.valid()) fail(Exit::comm, "epoll_create1 failed");
+  if (!epoll_.valid()) fail(Exit::comm, "epoll_create1 failed", "raise the limit of open files (ulimit -n)");
   for (size_t r = 0; r < ranks_.size(); ++r) ranks_[r].last.rank = static_cast<int>(r);
 }
 

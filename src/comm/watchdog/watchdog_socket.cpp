@@ -27,7 +27,9 @@ void find_hosts(WatchAddress& address) {
     address.hosts[address.count++] = host.sin_addr.s_addr;
   }
   freeifaddrs(list);
-  if (address.count == 0) fail(Exit::comm, "this node has no IPv4 address that others could reach");
+  if (address.count == 0)
+    fail(Exit::comm, "this node has no IPv4 address that others could reach",
+         "give an interface an IPv4 address (`ip -4 address` lists them), or set watchdog.seconds=0");
 }
 
 }  // namespace

@@ -87,13 +87,20 @@ void write_tokenize_state(const std::string& path, const TokenizeSettings& setti
 
 TokenizeState read_tokenize_state(const std::string& path, const TokenizeSettings& settings) {
   const json file = parse_json(read_text_file(path), path, Exit::data);
-  if (text(file, "format", path) != kFormat || count(file, "version", path) != kVersion)
-    fail(Exit::data, fmt::format("{}: expected the format {} of version {}", path, kFormat, kVersion), kRestart);
+  const std::string format = text(file, "format", path);
+  const int64_t version = count(file, "version", path);
+  if (format != kFormat || version != kVersion)
+    fail(Exit::data,
+         fmt::format("{}: expected the format {} of version {}, got {} of version {}", path, kFormat, kVersion,
+                     printable(format), version),
+         kRestart);
   const json& before = field(file, "settings", path);
   const json now = json::parse(settings_json(settings).dump(-1, ' ', false, json::error_handler_t::replace));
   for (const auto& [name, value] : now.items())
-    if (field(before, name.c_str(), path) != value)
-      fail(Exit::data, fmt::format("{}: \"{}\" differs from that of the interrupted run", path, name),
+    if (const json& was = field(before, name.c_str(), path); was != value)
+      fail(Exit::data,
+           fmt::format("{}: \"{}\" differs from that of the interrupted run: it is {}, and was {}", path, name,
+                       printable(value.dump()), printable(was.dump())),
            fmt::format("use the tokenizer, options and inputs of that run, or choose another --output; {}", kRestart));
   TokenizeState state;
   state.place = {count(file, "input", path), count(file, "offset", path), count(file, "line", path)};

@@ -81,7 +81,7 @@ void fill_vocabulary(Tables& tables, const TokenizerJson& file) {
     const auto found = tables.words.find(std::string(1, static_cast<char>(b)));
     if (found == tables.words.end())
       fail(Exit::unsupported,
-           fmt::format("{}: a vocabulary without a token for byte 0x{:02x} is not built yet", tables.name, b),
+           fmt::format("{}: a vocabulary without a token for byte 0x{:02x} is not supported yet", tables.name, b),
            "a byte-level tokenizer is trained with the alphabet of all bytes");
     tables.byte_ids[static_cast<size_t>(b)] = found->second;
   }

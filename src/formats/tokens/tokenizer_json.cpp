@@ -26,8 +26,8 @@ struct Node {
        kTokenizerHint);
 }
 
-[[noreturn]] void fail_unbuilt(const Node& node, const std::string& what) {
-  fail(Exit::unsupported, fmt::format("{}: {} is not built yet", node.place, what),
+[[noreturn]] void fail_unsupported(const Node& node, const std::string& what) {
+  fail(Exit::unsupported, fmt::format("{}: {} is not supported yet", node.place, what),
        "byte-level BPE as GPT-2, Llama 3, Qwen and DeepSeek use it is; SentencePiece .model files are");
 }
 
@@ -70,7 +70,7 @@ void expect_fields(const Node& object, const std::vector<std::string>& known) {
   if (!object.value.is_object()) fail_type(object, "an object");
   for (const auto& [key, value] : object.value.items())
     if (std::find(known.begin(), known.end(), key) == known.end() && !value.is_null())
-      fail_unbuilt(object, fmt::format("the field \"{}\"", printable(key)));
+      fail_unsupported(object, fmt::format("the field \"{}\"", printable(key)));
 }
 
 template <class Read>
@@ -87,7 +87,7 @@ void read_normalizer(const Node& node, TokenizerJson& file) {
   else if (type == "NFD") file.normalizers.push_back(Normalization::nfd);
   else if (type == "NFKC") file.normalizers.push_back(Normalization::nfkc);
   else if (type == "NFKD") file.normalizers.push_back(Normalization::nfkd);
-  else fail_unbuilt(node, fmt::format("the normalizer \"{}\"", printable(type)));
+  else fail_unsupported(node, fmt::format("the normalizer \"{}\"", printable(type)));
 }
 
 SplitBehavior behavior_of(const Node& node) {
@@ -97,7 +97,7 @@ SplitBehavior behavior_of(const Node& node) {
   if (name == "MergedWithPrevious") return SplitBehavior::merged_with_previous;
   if (name == "MergedWithNext") return SplitBehavior::merged_with_next;
   if (name == "Contiguous") return SplitBehavior::contiguous;
-  fail_unbuilt(node, fmt::format("the behavior \"{}\"", printable(name)));
+  fail_unsupported(node, fmt::format("the behavior \"{}\"", printable(name)));
 }
 
 SplitRule read_split(const Node& node) {
@@ -119,7 +119,7 @@ bool read_pre_tokenizer(const Node& node, TokenizerJson& file) {
     expect_fields(node, {"type", "pretokenizers"});
     bool bytes = false;
     each(get(node, "pretokenizers"), [&](const Node& item) {
-      if (bytes) fail_unbuilt(item, "a step after ByteLevel");
+      if (bytes) fail_unsupported(item, "a step after ByteLevel");
       bytes = read_pre_tokenizer(item, file);
     });
     return bytes;
@@ -137,7 +137,7 @@ bool read_pre_tokenizer(const Node& node, TokenizerJson& file) {
     const bool single = flag_or(node, "individual_digits", false);
     file.splits.push_back({"\\p{N}", false, single ? SplitBehavior::isolated : SplitBehavior::contiguous, false});
   } else {
-    fail_unbuilt(node, fmt::format("the pre-tokenizer \"{}\"", printable(type)));
+    fail_unsupported(node, fmt::format("the pre-tokenizer \"{}\"", printable(type)));
   }
   return false;
 }
@@ -149,7 +149,7 @@ void read_added_token(const Node& node, TokenizerJson& file) {
   token.content = text_of(get(node, "content"));
   if (token.content.empty())
     fail(Exit::data, fmt::format("{}: an added token without text", node.place), kTokenizerHint);
-  if (flag_or(node, "single_word", false)) fail_unbuilt(node, "an added token with \"single_word\"");
+  if (flag_or(node, "single_word", false)) fail_unsupported(node, "an added token with \"single_word\"");
   token.strip_left = flag_or(node, "lstrip", false);
   token.strip_right = flag_or(node, "rstrip", false);
   token.special = flag_or(node, "special", false);
@@ -159,16 +159,16 @@ void read_added_token(const Node& node, TokenizerJson& file) {
 
 void read_model(const Node& node, TokenizerJson& file) {
   if (const std::string type = text_or(node, "type", "BPE"); type != "BPE")
-    fail_unbuilt(node, fmt::format("the model \"{}\"", printable(type)));
+    fail_unsupported(node, fmt::format("the model \"{}\"", printable(type)));
   expect_fields(node, {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                        "byte_fallback", "ignore_merges", "vocab", "merges"});
   if (has(node, "dropout")) {
     const Node dropout = get(node, "dropout");
-    if (!dropout.value.is_number() || dropout.value.get<double>() != 0) fail_unbuilt(node, "\"dropout\"");
+    if (!dropout.value.is_number() || dropout.value.get<double>() != 0) fail_unsupported(node, "\"dropout\"");
   }
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
-    if (!text_or(node, key, "").empty()) fail_unbuilt(node, fmt::format("\"{}\"", key));
-  if (flag_or(node, "byte_fallback", false)) fail_unbuilt(node, "\"byte_fallback\"");
+    if (!text_or(node, key, "").empty()) fail_unsupported(node, fmt::format("\"{}\"", key));
+  if (flag_or(node, "byte_fallback", false)) fail_unsupported(node, "\"byte_fallback\"");
   file.ignore_merges = flag_or(node, "ignore_merges", false);
   const Node vocab = get(node, "vocab");
   if (!vocab.value.is_object()) fail_type(vocab, "an object");
@@ -212,17 +212,17 @@ TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& whe
   expect_fields(root, {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                        "post_processor", "decoder", "model"});
   for (const char* key : {"truncation", "padding"})
-    if (has(root, key)) fail_unbuilt(root, fmt::format("\"{}\"", key));
+    if (has(root, key)) fail_unsupported(root, fmt::format("\"{}\"", key));
   TokenizerJson file;
   if (has(root, "added_tokens"))
     each(get(root, "added_tokens"), [&](const Node& item) { read_added_token(item, file); });
   if (has(root, "normalizer")) read_normalizer(get(root, "normalizer"), file);
   read_model(get(root, "model"), file);
   if (!has(root, "pre_tokenizer") || !read_pre_tokenizer(get(root, "pre_tokenizer"), file))
-    fail_unbuilt(root, "a pre_tokenizer that does not end with ByteLevel");
+    fail_unsupported(root, "a pre_tokenizer that does not end with ByteLevel");
   if (has(root, "decoder"))
     if (const Node decoder = get(root, "decoder"); text_of(get(decoder, "type")) != "ByteLevel")
-      fail_unbuilt(decoder, fmt::format("the decoder \"{}\"", printable(text_of(get(decoder, "type")))));
+      fail_unsupported(decoder, fmt::format("the decoder \"{}\"", printable(text_of(get(decoder, "type")))));
   check_ids(file, where);
   return file;
 }

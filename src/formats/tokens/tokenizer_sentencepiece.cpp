@@ -23,8 +23,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   void encode(std::string_view text, std::vector<int32_t>& ids) override {
     if (!is_utf8(text)) fail(Exit::data, "a text to tokenize is not UTF-8", "convert it to UTF-8 first");
     std::vector<int> found;
-    const auto status = model_->Encode({text.data(), text.size()}, &found);
-    if (!status.ok()) fail(Exit::data, fmt::format("{}: {}", path_, printable(status.ToString(), 300)), "");
+    check(model_->Encode({text.data(), text.size()}, &found));
     ids.insert(ids.end(), found.begin(), found.end());
   }
 
@@ -33,8 +32,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       if (!has(id))
         fail(Exit::data, fmt::format("{} has no token {}", path_, id), "the ids come from another tokenizer");
     std::string text;
-    const auto status = model_->Decode(std::vector<int>(ids.begin(), ids.end()), &text);
-    if (!status.ok()) fail(Exit::data, fmt::format("{}: {}", path_, printable(status.ToString(), 300)), "");
+    check(model_->Decode(std::vector<int>(ids.begin(), ids.end()), &text));
     return text;
   }
 
@@ -50,6 +48,12 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string describe() const override { return fmt::format("SentencePiece {}, {} tokens", path_, vocab_size()); }
 
  private:
+  void check(const sentencepiece::util::Status& status) const {
+    if (!status.ok())
+      fail(Exit::data, fmt::format("{}: {}", path_, printable(status.ToString(), 300)),
+           "the file may be damaged: download it again");
+  }
+
   std::string path_;
   std::shared_ptr<const sentencepiece::SentencePieceProcessor> model_;
 };

@@ -141,8 +141,10 @@ const CheckpointReader::Stored& CheckpointReader::stored(const CheckpointSlice& 
   const std::string where = fmt::format("{}/{}: tensor \"{}\"", folder_, slice.file, slice.key);
   if (entry == nullptr) fail(Exit::checkpoint, where + " is missing");
   const bool is_bf16 = entry->dtype == "BF16" && slice.tensor.rfind("adam_", 0) == 0;
-  if ((entry->dtype != "F32" && !is_bf16) || entry->shape != stored_shape(shape, slice.part))
-    fail(Exit::checkpoint, where + " has another dtype or shape than the index says");
+  const std::vector<int64_t> expected = stored_shape(shape, slice.part);
+  if ((entry->dtype != "F32" && !is_bf16) || entry->shape != expected)
+    fail(Exit::checkpoint, fmt::format("{} is {} {}, the index says {} {}", where, printable(entry->dtype),
+                                       format_shape(entry->shape), is_bf16 ? "BF16" : "F32", format_shape(expected)));
   const auto found = file->data(*entry);
   const std::string checksum = xxh3_hex(found);
   if (checksum != slice.checksum)

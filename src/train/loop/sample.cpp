@@ -60,7 +60,7 @@ std::vector<int32_t> Sampler::encode(const std::string& text) const {
   for (const int32_t token : ids)
     if (token >= vocab)
       fail(Exit::config, fmt::format("the prompt holds token {} outside the vocabulary of {}", token, vocab),
-           "a byte prompt needs a vocabulary of 256");
+           "set sample.tokenizer, or use a model with model.vocab = 256");
   return ids;
 }
 

@@ -165,7 +165,8 @@ void compare_gradients(Engine& engine, const Golden& golden, ParityReport& repor
     const SafetensorsEntry& entry = golden.require(name);
     if (entry.shape != tensor.shape)
       fail(Exit::data,
-           fmt::format("{}: {} has another shape than the model's {}", golden.file().path(), name, tensor.param),
+           fmt::format("{}: {} has shape {}, expected {} as of the model's {}", golden.file().path(), name,
+                       format_shape(entry.shape), format_shape(tensor.shape), tensor.param),
            "the golden file belongs to another model");
     const std::vector<float> values = golden.floats(name);
     std::vector<float> expected(values.size());  // in the order of the parameter
@@ -184,13 +185,16 @@ void compare_trajectory(Engine& engine, const Golden& golden, int64_t sequences,
   const SafetensorsEntry& entry = golden.require("traj.input_ids");
   if (entry.shape.size() != 3 || entry.shape[1] != sequences || entry.shape[2] != seq_len)
     fail(Exit::data,
-         fmt::format("{}: traj.input_ids must be [steps, {}, {}]", golden.file().path(), sequences, seq_len),
+         fmt::format("{}: traj.input_ids has shape {}, expected [steps, {}, {}]", golden.file().path(),
+                     format_shape(entry.shape), sequences, seq_len),
          "the trajectory uses the batch shape of input_ids");
   const std::vector<int32_t> ids = golden.tokens("traj.input_ids", engine.plan.model.vocab, false);
   const std::vector<float> losses = golden.floats("traj.loss"), norms = golden.floats("traj.grad_norm");
   const int64_t steps = entry.shape[0], tokens = sequences * seq_len;
   if (static_cast<int64_t>(losses.size()) != steps || static_cast<int64_t>(norms.size()) != steps)
-    fail(Exit::data, fmt::format("{}: traj.loss and traj.grad_norm must have {} entries", golden.file().path(), steps),
+    fail(Exit::data,
+         fmt::format("{}: traj.loss has {} entries and traj.grad_norm {}, expected {} as of traj.input_ids",
+                     golden.file().path(), losses.size(), norms.size(), steps),
          "the file is damaged");
   std::vector<float> got_losses, got_norms;
   for (int64_t s = 0; s < steps; ++s) {
@@ -218,13 +222,21 @@ ParityReport run_parity(const ParityModel& source, const std::string& golden_pat
   const Golden golden(golden_path);
   const SafetensorsEntry& input = golden.require("input_ids");
   if (input.shape.size() != 2 || input.shape[0] < 1 || input.shape[1] < 2)
-    fail(Exit::data, fmt::format("{}: input_ids must be [sequences, tokens]", golden_path), "the file is damaged");
+    fail(Exit::data,
+         fmt::format("{}: input_ids has shape {}, expected [sequences, tokens] with 2 tokens or more", golden_path,
+                     format_shape(input.shape)),
+         "the file is damaged");
   const int64_t sequences = input.shape[0], seq_len = input.shape[1];
-  if (golden.require("labels").shape != input.shape)
-    fail(Exit::data, fmt::format("{}: labels and input_ids have different shapes", golden_path), "the file is damaged");
-  if (golden.require("logits").shape != std::vector<int64_t>{sequences, seq_len, model.vocab})
-    fail(Exit::data, fmt::format("{}: logits must be [{}, {}, {}]", golden_path, sequences, seq_len, model.vocab),
-         "the golden file belongs to another model");
+  const auto expect_shape = [&](const char* name, const std::vector<int64_t>& expected, const char* hint) {
+    const std::vector<int64_t>& found = golden.require(name).shape;
+    if (found != expected)
+      fail(Exit::data,
+           fmt::format("{}: {} has shape {}, expected {}", golden_path, name, format_shape(found),
+                       format_shape(expected)),
+           hint);
+  };
+  expect_shape("labels", input.shape, "the file is damaged");
+  expect_shape("logits", {sequences, seq_len, model.vocab}, "the golden file belongs to another model");
 
   if (!source.hf_dir.empty()) open_hf_folder(model, source.hf_dir);
   RunSpec run = parity_run(source.hf_dir, model, sequences, seq_len);
@@ -246,7 +258,8 @@ ParityReport run_parity(const ParityModel& source, const std::string& golden_pat
     if (!golden.has(name)) return;
     const std::vector<float> expected = golden.floats(name);
     if (expected.size() != 1)
-      fail(Exit::data, fmt::format("{}: {} must hold one value", golden_path, name), "the file is damaged");
+      fail(Exit::data, fmt::format("{}: {} has {} values, expected one", golden_path, name, expected.size()),
+           "the file is damaged");
     const auto got = static_cast<float>(value);
     report.lines.push_back(compare(name, &got, expected, kScalar));
   };
