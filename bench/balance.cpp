@@ -1,5 +1,5 @@
 // Where experts should be under skewed loads that drift: no balancing, Piper's algorithm 2, EPLB, and our swap search,
-// with and without replicas. Draws the same traces as the Python program that this was designed with.
+// with and without replicas.
 //
 // Loads: the log-popularity of each expert is a stationary random walk (AR(1)) plus jumps that make a cold expert hot,
 // plus noise of the batch; the rows of a step are these shares with multinomial noise. Every `every` steps a policy

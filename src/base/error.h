@@ -12,7 +12,7 @@ namespace mw {
 // Process exit codes, listed for users in docs/troubleshooting.md. Errors never end the process by a signal.
 enum class Exit : int {
   ok = 0,
-  check_failed = 1,  // verify / parity: the numbers differ beyond tolerance
+  check_failed = 1,  // verify, parity: numbers differ beyond tolerance; doctor: a problem; finished: steps remain
   usage = 2,         // command line
   config = 3,        // run file, model config, impossible mesh
   data = 4,          // token files, safetensors, text

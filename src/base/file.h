@@ -36,7 +36,8 @@ class MappedFile {
 // the path; files above `limit` bytes are refused.
 std::string read_text_file(const std::string& path, size_t limit = size_t{64} << 20);
 
-// Writes to `path + ".tmp"`, calls fsync and renames: readers see the complete file or none.
+// Writes to `path + ".tmp"`, calls fsync and renames: readers see the complete file or none. Errors: Exit::data naming
+// the path; `path` is then as before.
 void write_text_file_atomically(const std::string& path, const std::string& text);
 
 // Creates the parent directories of `path` where they are missing. Errors: Exit::data naming the directory.

@@ -31,7 +31,7 @@ int processes_of(const char* name) {
        "launch with the mpirun of that MPI library, or with srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH)");
 }
 
-// What Open MPI says of it is long and its own exit code.
+// Open MPI's own message is long, and it exits with its own code.
 void refuse_srun_without_pmi() {
   if (!launched_by_mpi() && processes_of("SLURM_STEP_NUM_TASKS") > 1) fail_apart("SLURM_STEP_NUM_TASKS");
 }

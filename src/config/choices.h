@@ -100,10 +100,10 @@ enum class Offload : uint8_t { none, optimizer };
 template <>
 inline constexpr EnumWord<Offload> kEnumWords<Offload>[] = {{Offload::none, "none"}, {Offload::optimizer, "optimizer"}};
 
-// Dtypes of expert gradients and of moments: those of kEnumWords<DType>, the default first.
+// Dtypes of expert gradients, of moments and of logits: those of kEnumWords<DType>, the default first.
 inline constexpr EnumWord<DType> kStateDTypes[] = {{DType::f32, "fp32"}, {DType::bf16, "bf16"}};
 
-// brief: lines of at most 120 columns. detailed: every figure, one line each.
+// brief: lines of at most 120 columns. detailed: lines as long as they get, and more figures of a step.
 enum class LogFormat : uint8_t { brief, detailed };
 template <>
 inline constexpr EnumWord<LogFormat> kEnumWords<LogFormat>[] = {{LogFormat::brief, "short"},

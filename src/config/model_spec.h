@@ -149,6 +149,7 @@ struct NativeModel {
 // Load-balance loss of a [model] table without a selection bias: without one of the two, a router soon sends nearly all
 // tokens to a few experts.
 constexpr double kNativeAuxLossCoef = 0.05;
+// Validates the table of [model] and derives its layers. Errors: config, naming the key.
 ModelSpec build_native_model(const NativeModel& native);
 
 // FLOPs of one token's forward products (2 per multiply-add): active weights and causal attention at the given length.

@@ -1,4 +1,4 @@
-// The table of parameters: every trained tensor of a model, once, by name. Arenas, initialisation, the optimizer,
+// The table of parameters: every tensor of a model, once, by name. Arenas, initialisation, the optimizer,
 // checkpoints and the Hugging Face exporter walk this table.
 #pragma once
 
@@ -56,9 +56,10 @@ struct ParamRow {
 // bk, bv, bo}; of latent attention layers.I.attn.{wq or wq_a, q_norm, wq_b; wkv_a [kv_rank + rope, D], kv_norm, wkv_b
 // [H * (nope + value), kv_rank], wo}; layers.I.ffn.{w_up [c, F, D], w_down [D, F]}; layers.I.moe.{router,
 // router_bias [E], bias, w_up [E, c, F, D], b_up [E, c, F], w_down [E, D, F], b_down [E, D]};
-// layers.I.moe.shared.{w_up, w_down, gate [1, D]}. c = 2 (gate, up) for swiglu, else 1. With tied embeddings there is
-// no `head`. Rows stand in the order of the forward pass: embed; per layer attention, from attn_norm on, then
-// feed-forward, from ffn_norm on; final_norm, head. Backward completes their gradients from the last to the first.
+// layers.I.moe.shared.{w_up, w_down, gate [1, D]}. c: halves_of(activation), 2 where there is a gate. With tied
+// embeddings there is no `head`. Rows stand in the order of the forward pass: embed; per layer attention, from
+// attn_norm on, then feed-forward, from ffn_norm on; final_norm, head. Backward completes their gradients from the last
+// to the first.
 std::vector<ParamRow> param_table(const ModelSpec& model);
 
 int64_t parameter_count(const ModelSpec& model);         // exact, all rows

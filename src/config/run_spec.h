@@ -1,4 +1,4 @@
-// RunSpec: what a run file says, as plain data. One table of keys (run_file.cpp) reads, checks, prints and documents
+// RunSpec: what a run file says, as plain data. One table of keys (run_keys.cpp) reads, checks, prints and documents
 // it.
 #pragma once
 
@@ -112,7 +112,7 @@ struct SampleSpec {
   int64_t top_k = 40, seed = 1;
 };
 
-// What `moewright plan` asks about; nothing that a run reads.
+// What plans and predictions take; no result of a run depends on it, but `moe.transport = "auto"` chooses by it.
 struct PlanSpec {
   std::string platform;  // a platform profile
   int64_t ranks = 0;

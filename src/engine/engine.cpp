@@ -51,7 +51,7 @@ int64_t measure_libraries(Engine& engine) {
   const int64_t buffers =
       start_libraries(engine.plan, engine.comms, engine.pipeline, engine.stream, arenas_of(engine.device));
   engine.world.barrier();
-  // Others who let go of a shared GPU's memory meanwhile make it less than nothing.
+  // On a shared GPU, memory that others free meanwhile can make this negative.
   const int64_t taken = std::max<int64_t>(0, engine.memory.taken_now()) + buffers;
   engine.memory.forget_peak();  // of products whose operands are gone
   engine.world.barrier();

@@ -57,8 +57,8 @@ int64_t GradientSums::widest_size(const Parameter& p) const {
                          p.grad.dtype);
 }
 
-// The layer's exchanges are over, and the next layer's come on the same queue after the attention that follows: a sum
-// delays them by what outlasts it. Equal shares outlast it least, so the head's is cut over all layers.
+// The layer's exchanges are over. A sum that outlasts the next attention delays the next exchange on the same queue;
+// equal shares per layer delay least, so the head's is cut over all layers.
 void GradientSums::feed_forward_done(int64_t layer) {
   if (!overlap_) return;
   collect_from(feed_forward_[static_cast<size_t>(layer)]);

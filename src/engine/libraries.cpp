@@ -101,7 +101,7 @@ std::vector<std::string> attention_kernels(const Plan& plan, Stream& stream) {
   return found;
 }
 
-// Up and down. Rows of arenas lie on borders that suit every kernel, as empty ones do.
+// Kernels of both expert projections, for operands without data: these are aligned as arena rows are.
 std::vector<std::string> expert_kernels(const Plan& plan, ParamStore& params, Stream& stream) {
   std::vector<std::string> found;
   for (int64_t i = 0; i < plan.model.layer_count(); ++i) {

@@ -46,8 +46,7 @@ int64_t left_of(const std::string& limit_file, const std::string& used_file, con
 
 int64_t resident_bytes() { return read_kilobytes(kStatus, "VmRSS"); }
 int64_t own_resident_bytes() { return resident_bytes() - read_kilobytes(kStatus, "RssFile"); }
-// The kernel keeps no peak of RssFile. Pages of files only come, unless memory is short: those of now were there at the
-// peak.
+// The kernel keeps no peak of RssFile; file pages are rarely dropped, so the present value stands for it.
 int64_t peak_own_resident_bytes() { return read_kilobytes(kStatus, "VmHWM") - read_kilobytes(kStatus, "RssFile"); }
 
 void reset_peak_resident() {

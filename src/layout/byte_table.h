@@ -96,7 +96,8 @@ constexpr const char* kReplicaGradient = "replica.received";  // a replica's gra
 WeightGather weight_gather_of(TransportKind transport, const LayerSpec& local, int64_t width, const RunSpec& run,
                               const ExpertPlacement& placement, const Platform& platform);
 
-// Of the parameters `rows` that a rank holds.
+// The parts of the table: weights, gradients and optimizer states of the parameters `rows` that a rank holds, and what
+// it needs to compute its batch: data, activations, rows of the transports, workspaces.
 std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& rows, const ModelSpec& model, const RunSpec& run,
                                      const Mesh& mesh, const MeshCoords& coords,
                                      const std::vector<ExpertPlacement>& placements, const Platform& platform);

@@ -1,4 +1,4 @@
-// The process mesh (DESIGN section 4): world = PP x R, rank = (pp * DP + dp) * TP + tp; a stage's R ranks are DP x TP
+// The process mesh: world = PP x R, rank = (pp * DP + dp) * TP + tp; a stage's R ranks are DP x TP
 // to dense blocks and EDP x EP to MoE blocks. With tensor-sharded experts (moe.tp_mode = "ted") MoE blocks see
 // EDP x EP x TP.
 #pragma once

@@ -371,7 +371,7 @@ void MoeLayer::expert_gradient(Stream& stream, ExpertMatrix matrix, int64_t chun
   transport_->gradient_done(stream, matrix, chunk, store.store);
 }
 
-// From the d_h that expert_backward left in h.
+// From the d_h that Experts::backward left in h.
 void MoeLayer::expert_up_gradient(Stream& stream, int64_t chunk, TensorView x_TD, GradientStore gradients) {
   const TraceScope part(stream.trace(), "expert_up_d_weight");
   const ExpertBatch rows = transport_->forward_rows(chunk, x_TD);

@@ -9,12 +9,13 @@
 
 namespace mw {
 
+// x = 0; any dtype.
 void fill_zero(Stream& stream, TensorView x);
 // y = x with conversion between f32 and bf16 (round to nearest even); same element count.
 void convert(Stream& stream, TensorView x, TensorView y);
-// out = a + b; all the same dtype, fp32 sum; out may alias either.
+// out = a + b; all the same dtype, f32 or bf16, and element count; summed in fp32; out may alias either. Overwrites.
 void add(Stream& stream, TensorView a, TensorView b, TensorView out);
-// out = a x + b y; all the same dtype, computed in fp32; out may alias either.
+// out = a x + b y; as add.
 void scaled_sum(Stream& stream, float a, TensorView x, float b, TensorView y, TensorView out);
 // y = clamp(x, -limit, limit) (OLMoE's clip_qkv); y may alias x. A NaN passes.
 void clamp(Stream& stream, TensorView x, float limit, TensorView y);

@@ -17,6 +17,7 @@ struct IndexRun {
 // Fills out (i32) from runs in ascending order of `to` that do not overlap; -1 where no run writes. Overwrites. runs:
 // host memory. Errors: internal, for runs out of order or beyond out.
 void fill_index(Stream& stream, std::span<const IndexRun> runs, TensorView out);
+// Scratch bytes of fill_index for at most so many runs.
 int64_t index_workspace_bytes(int64_t runs, DeviceKind device = DeviceKind::cpu);
 
 // out[i] = values[index[i]]; where index[i] is negative, 0 (f32) or -1 (i32). values, out: same dtype, f32 or i32;

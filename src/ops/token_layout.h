@@ -35,6 +35,7 @@ struct CapacityRule {
 void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK, TensorView ranking_TK,
                         std::span<const int32_t> position_of_expert, CapacityRule rule, TokenLayout& layout);
 
+// Scratch bytes of build_token_layout.
 int64_t token_layout_workspace_bytes(int64_t tokens, int64_t top_k, int64_t experts,
                                      DeviceKind device = DeviceKind::cpu);
 

@@ -54,7 +54,7 @@ class Estimator {
   // References must outlive the estimator. Not for several threads at once: each takes its own. Errors: check_offload.
   Estimator(const ModelSpec& model, const RunSpec& run, const PlatformProfile& profile, const ExpertLoad& load,
             int ranks);
-  // A temporary load would not.
+  // ExpertLoad is kept by reference, so it must outlive this object.
   Estimator(const ModelSpec&, const RunSpec&, const PlatformProfile&, ExpertLoad&&, int) = delete;
   ~Estimator();
 

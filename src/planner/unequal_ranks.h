@@ -21,12 +21,13 @@ RunSpec with_shares_of(const PlatformProfile& profile, const ModelSpec& model, R
 // The shares in which `chosen` differs from `run`: "mesh.shares = 15,5; mesh.expert_shares = 12,4".
 std::string describe_shares(const RunSpec& run, const RunSpec& chosen);
 
-// Seconds that the slowest rank of a pipeline stage computes, over those of a rank of the slowest kind that has
+// Factors on the compute time of a pipeline stage. Each is what its slowest rank takes, over what a rank of the slowest
+// kind would take for one part:
 struct StagePace {
-  double samples = 1;  // the most samples of a data-parallel rank: for what each rank computes for its own samples;
-  double experts = 1;  // the experts of an equal division, rounded up: for layers whose rows travel to whole experts,
-                       // and as if router and shared experts were divided like them;
-  double widths = 1;   // the widest slices: for layers with slices of experts, likewise
+  double samples = 1;  // The most samples of a data-parallel rank. For what each rank computes for its own samples.
+  double experts = 1;  // The experts of an equal division, rounded up. For layers whose rows travel to whole experts,
+                       // as if router and shared experts were divided like them.
+  double widths = 1;   // The widest slices. For layers with slices of experts, likewise.
   bool operator<(const StagePace& other) const;
 };
 // Of pipeline rank `pp`. run: with lists of shares. Without rank_kinds all are 1.

@@ -65,8 +65,8 @@ std::vector<ExchangeVolume> exchange_volumes(const LayerSpec& layer, int64_t wid
                                              int64_t element_bytes);
 
 // Bytes that one rank keeps of an MoE layer's routed rows with every tensor kept once in `element_bytes`: dispatched
-// and returned rows (2 D), and for each of `matrices` but the last one the hidden width F; with gated experts the
-// activated one too. X-MoE's table 4 has two matrices and one activation: 2 D + 2 F.
+// and returned rows (2 D), and of the hidden width F the output of the up projection and its activation; of gated
+// experts the gate too. X-MoE's table 4 has no gate: 2 D + 2 F.
 double kept_row_bytes(int64_t rows, int64_t width, int64_t expert_width, bool gated, int64_t element_bytes);
 
 // X-MoE, appendix C.2: what sharding the sequence in MoE blocks over `tp` ranks saves of activations, and what it costs

@@ -25,6 +25,7 @@ Mac mac_of(const JoinKey& key, std::initializer_list<std::span<const std::byte>>
 // Constant-time comparison.
 bool equal(const Mac& a, const Mac& b);
 
+// Fills `bytes` with random ones of the system, fit for keys and nonces.
 void fill_random(std::span<std::byte> bytes);
 
 }  // namespace mw

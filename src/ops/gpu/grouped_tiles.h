@@ -3,7 +3,7 @@
 //   kTile, kThreads: a block of kThreads threads computes kTile x kTile sums.
 //   Sums: a thread's share of the sums.
 //   start<U>(sums, add, visit): sets the sums to zero, or to the values to add to; may call visit as store_tile does.
-//   multiply(a, b, depth, sums): sums += a b^T, of two TileOperands, by all threads of a block.
+//   multiply(a, b, depth, sums): sums += a b^T, of two operands of type TileOperand, by all threads of a block.
 //   store_tile(sums, visit): calls visit(row, column, values) for each run of neighbouring sums of a thread.
 //   store_values(to, values, add): called by visit to write to, or add to, the result in bf16 or f32.
 //   shared_bytes<kA, kB>(): dynamic shared memory of multiply.

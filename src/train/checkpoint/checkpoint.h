@@ -94,9 +94,10 @@ int64_t step_of_folder(const std::string& name);
 // The folders of complete checkpoints in `dir`, in ascending order of steps; ignores incomplete ones and other names.
 // Empty where `dir` does not exist. Errors: checkpoint, when the folder cannot be read.
 std::vector<std::string> list_checkpoints(const std::string& dir);
-// The complete checkpoint with the highest step, or "".
+// The complete checkpoint with the highest step, or "". Errors: those of list_checkpoints.
 std::string newest_checkpoint(const std::string& dir);
-// Reads index.json of a folder, checked against DONE.
+// Reads index.json of a folder, checked against DONE. Errors: checkpoint, for a folder that is missing, incomplete or
+// damaged.
 CheckpointIndex read_checkpoint_index(const std::string& folder);
 // The run file stored in a checkpoint, with `overrides` applied. Errors: checkpoint, config.
 RunSpec read_stored_run(const std::string& folder, const std::vector<std::string>& overrides);

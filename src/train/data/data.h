@@ -70,7 +70,8 @@ class SampleOrder {
   int64_t seq_len_, vocab_;
 };
 
-// Opens the training or validation data of a run. For validation, null when the run has none.
+// Opens the training or validation data of a run. For validation, null when the run has none. Errors: config, for keys
+// of [data] that exclude each other; data, naming the key, for files that are missing, damaged or too short.
 std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, bool validation);
 
 // A warning where data.kind = "text" reads a file whose name says that it is no plain text; else "".
@@ -80,7 +81,8 @@ std::string doubt_about_text(const RunSpec& run);
 // data, when a token is outside the model's vocabulary.
 void check_vocabulary(const SampleOrder& order, const RunSpec& run, int64_t vocab);
 
-// Reads this rank's part of `micro_batches` micro-batches of all ranks, which begin at sample `cursor`.
+// Reads this rank's part of `micro_batches` micro-batches of all ranks, which begin at sample `cursor`. Errors, also of
+// read_windows: those of SampleOrder::shuffled.
 std::vector<MicroBatch> read_step(const SampleOrder& order, const Plan& plan, int64_t cursor, int64_t micro_batches);
 // Reads this rank's windows of those of a micro-batch of all ranks; where there are too few, sequences without labels.
 MicroBatch read_windows(const SampleOrder& order, const Plan& plan, std::span<const Window> windows);
