@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstring>
+#include <ctime>
 #include <string>
 #include <thread>
 
@@ -24,6 +26,32 @@ Pair make_pair_of_links() {
   of_zero[1] = Descriptor(ends[0]);
   of_one[0] = Descriptor(ends[1]);
   return {std::make_unique<TcpLinks>(0, std::move(of_zero)), std::make_unique<TcpLinks>(1, std::move(of_one))};
+}
+
+// A rank among so many, and the other ends of its connections.
+struct Many {
+  std::unique_ptr<TcpLinks> zero;
+  std::vector<Descriptor> others;
+};
+
+Many make_many_links(int others) {
+  make_room_for(2 * others);
+  Many many;
+  std::vector<Descriptor> of_zero(1);
+  for (int i = 0; i < others; ++i) {
+    int ends[2] = {};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+    of_zero.emplace_back(ends[0]);
+    many.others.emplace_back(ends[1]);
+  }
+  many.zero = std::make_unique<TcpLinks>(0, std::move(of_zero));
+  return many;
+}
+
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
@@ -169,6 +197,39 @@ TEST(TcpLinks, TheExitCodeOfARankThatEndsTheJobReachesTheOthers) {
   EXPECT_EQ(message, "rank 0 has ended the job with exit code 7");
   pair.one.reset();
   other.join();
+}
+
+// Only links where something happens take time.
+TEST(TcpLinks, WaitingCostsTheSameHoweverManyLinksThereAre) {
+  const auto cost = [](int others) {
+    const Many many = make_many_links(others);
+    const double begin = cpu_seconds();
+    for (int i = 0; i < 1000; ++i) many.zero->check();
+    return cpu_seconds() - begin;
+  };
+  const double few = cost(1), all = cost(1000);
+  EXPECT_LT(all, 10 * few + 0.01) << few << " s with one link";
+}
+
+// More ranks than one look at the links returns.
+TEST(TcpLinks, EveryOneOfManyRanksIsHeardAndEveryLostOneIsKnown) {
+  constexpr int kOthers = 200;
+  Many many = make_many_links(kOthers);
+  const uint64_t header[3] = {1, 0, 4};  // channel, number, bytes
+  std::vector<int32_t> got(kOthers, -1);
+  std::vector<std::shared_ptr<TcpTransfer>> transfers;
+  for (int32_t i = 0; i < kOthers; ++i) {
+    const int fd = many.others[static_cast<size_t>(i)].get();
+    ASSERT_EQ(write(fd, header, sizeof header), static_cast<ssize_t>(sizeof header));
+    ASSERT_EQ(write(fd, &i, sizeof i), static_cast<ssize_t>(sizeof i));
+    transfers.push_back(
+        many.zero->receive(i + 1, 1, std::as_writable_bytes(std::span(&got[static_cast<size_t>(i)], 1))));
+  }
+  many.others.clear();
+  for (const auto& transfer : transfers) many.zero->wait(*transfer);
+  for (int32_t i = 0; i < kOthers; ++i) EXPECT_EQ(got[static_cast<size_t>(i)], i);
+  for (int rank = 1; rank <= kOthers; ++rank)
+    EXPECT_EQ(code_of([&] { receive(*many.zero, rank, 1, 1); }), Exit::comm) << rank;
 }
 
 }  // namespace

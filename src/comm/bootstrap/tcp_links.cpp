@@ -1,8 +1,10 @@
 #include "comm/bootstrap/tcp_links.h"
 
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -16,8 +18,14 @@ constexpr std::chrono::seconds kMissedAfter{2};
 
 }  // namespace
 
-TcpLinks::TcpLinks(int rank, std::vector<Descriptor> connections) : rank_(rank), peers_(connections.size()) {
-  for (size_t r = 0; r < connections.size(); ++r) peers_[r].connection = std::move(connections[r]);
+TcpLinks::TcpLinks(int rank, std::vector<Descriptor> connections)
+    : rank_(rank), epoll_(epoll_create1(EPOLL_CLOEXEC)), peers_(connections.size()) {
+  if (!epoll_.valid()) fail_system("epoll_create1");
+  for (int r = 0; r < size(); ++r) {
+    Descriptor& connection = peers_[static_cast<size_t>(r)].connection;
+    connection = std::move(connections[static_cast<size_t>(r)]);
+    if (connection.valid()) watch(r, EPOLL_CTL_ADD);
+  }
 }
 
 std::shared_ptr<TcpTransfer> TcpLinks::send(int to, uint64_t channel, std::span<const std::byte> bytes) {
@@ -68,10 +76,8 @@ void TcpLinks::wait(const TcpTransfer& transfer) {
 void TcpLinks::check() {
   progress(0);
   const auto now = std::chrono::steady_clock::now();
-  for (int rank = 0; rank < size(); ++rank) {
-    const Peer& peer = peers_[static_cast<size_t>(rank)];
-    if (!peer.lost.empty() && now - peer.lost_at > kMissedAfter) fail_lost(rank);
-  }
+  for (const int rank : lost_)
+    if (now - peers_[static_cast<size_t>(rank)].lost_at > kMissedAfter) fail_lost(rank);
 }
 
 void TcpLinks::fail_lost(int rank) const {
@@ -101,19 +107,35 @@ void TcpLinks::announce_end(Exit code) {
 
 // Moves what can be moved, after waiting so long until something can.
 void TcpLinks::progress(int milliseconds) {
-  std::vector<pollfd> polled(peers_.size());
-  for (size_t r = 0; r < peers_.size(); ++r) {
-    const int events = peers_[r].outgoing.empty() ? POLLIN : POLLIN | POLLOUT;
-    polled[r] = {peers_[r].connection.get(), static_cast<short>(events), 0};
-  }
-  if (poll(polled.data(), polled.size(), milliseconds) < 0 && errno != EINTR) fail_system("poll");
-  for (size_t r = 0; r < peers_.size(); ++r) {
-    if ((polled[r].revents & ~POLLOUT) != 0) read_from(static_cast<int>(r));
-    if ((polled[r].revents & POLLOUT) != 0) write_to(static_cast<int>(r));
+  std::array<epoll_event, 64> events;
+  const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), milliseconds);
+  if (count < 0 && errno != EINTR) fail_system("epoll_wait");
+  for (int i = 0; i < count; ++i) {
+    const epoll_event& event = events[static_cast<size_t>(i)];
+    const auto rank = static_cast<int>(event.data.u32);
+    if ((event.events & ~uint32_t{EPOLLOUT}) != 0) read_from(rank);
+    if ((event.events & EPOLLOUT) != 0) write_to(rank);
   }
 }
 
+// Has epoll report what can be read from a rank, and written where something is queued for it.
+void TcpLinks::watch(int rank, int operation) {
+  const Peer& peer = peers_[static_cast<size_t>(rank)];
+  const uint32_t writing = peer.waits_to_write ? EPOLLOUT : uint32_t{0};
+  epoll_event event{EPOLLIN | writing, {.u32 = static_cast<uint32_t>(rank)}};
+  if (epoll_ctl(epoll_.get(), operation, peer.connection.get(), &event) != 0) fail_system("epoll_ctl");
+}
+
 void TcpLinks::write_to(int rank) {
+  write_queued(rank);
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  const bool waits = !peer.outgoing.empty();
+  if (!peer.connection.valid() || waits == peer.waits_to_write) return;
+  peer.waits_to_write = waits;
+  watch(rank, EPOLL_CTL_MOD);
+}
+
+void TcpLinks::write_queued(int rank) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
   while (peer.connection.valid() && !peer.outgoing.empty()) {
     Outgoing& message = peer.outgoing.front();
@@ -130,7 +152,7 @@ void TcpLinks::write_to(int rank) {
       if (sent < 0) {
         const std::string why = std::strerror(errno);
         read_from(rank);  // perhaps it has said more
-        return lose(peer, why);
+        return lose(rank, why);
       }
       message.sent += static_cast<size_t>(sent);
     }
@@ -149,7 +171,7 @@ void TcpLinks::read_from(int rank) {
     const ssize_t got = recv(peer.connection.get(), to, left, 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return;
-    if (got <= 0) return lose(peer, got == 0 ? "its connection is closed" : std::strerror(errno));
+    if (got <= 0) return lose(rank, got == 0 ? "its connection is closed" : std::strerror(errno));
     peer.received += static_cast<size_t>(got);
     if (in_header && peer.received == sizeof(Header)) begin_message(rank);
     if (peer.received >= sizeof(Header) && peer.received == sizeof(Header) + peer.header.bytes) end_message(rank);
@@ -190,11 +212,13 @@ void TcpLinks::end_message(int rank) {
 }
 
 // That matters to whoever waits for it: a rank that has done its part may leave before the others.
-void TcpLinks::lose(Peer& peer, const std::string& why) {
-  if (peer.lost.empty()) {
-    peer.lost = why;
-    peer.lost_at = std::chrono::steady_clock::now();
-  }
+void TcpLinks::lose(int rank, const std::string& why) {
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  if (!peer.connection.valid()) return;
+  peer.lost = why;
+  peer.lost_at = std::chrono::steady_clock::now();
+  lost_.push_back(rank);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.connection.get(), nullptr);
   peer.connection.close();
 }
 

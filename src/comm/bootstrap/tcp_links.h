@@ -64,23 +64,28 @@ class TcpLinks {
     std::string lost;  // why the connection is closed; "" while it is open
     std::chrono::steady_clock::time_point lost_at;
     std::deque<Outgoing> outgoing;
-    Header header;        // of the message that is arriving
-    size_t received = 0;  // of it, header included
+    bool waits_to_write = false;  // epoll reports when more can be written
+    Header header;                // of the message that is arriving
+    size_t received = 0;          // of it, header included
     std::byte* into = nullptr;
     std::map<uint64_t, uint64_t> sent, asked;  // messages by channel
   };
   using Key = std::tuple<int, uint64_t, uint64_t>;  // rank, channel, number
 
   void progress(int milliseconds);
+  void watch(int rank, int operation);
   [[noreturn]] void fail_lost(int rank) const;
   void write_to(int rank);
+  void write_queued(int rank);
   void read_from(int rank);
   void begin_message(int rank);
   void end_message(int rank);
-  static void lose(Peer& peer, const std::string& why);
+  void lose(int rank, const std::string& why);
 
   int rank_;
+  Descriptor epoll_;  // of all open connections
   std::vector<Peer> peers_;
+  std::vector<int> lost_;  // ranks whose connections are closed
   std::map<Key, Posted> posted_;
   std::map<Key, std::vector<std::byte>> early_;  // arriving or arrived before their receive was posted
 };
