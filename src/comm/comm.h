@@ -1,7 +1,8 @@
 // Comm: a group of ranks (a process group) and its collectives, on host memory, or on device memory in stream order.
 // All members of a group must call its collectives in the same order. A rank in several groups makes the calls for all
 // of them from one thread; ranks that share several groups must also agree on the order of calls between these groups.
-// Zero-length messages are legal everywhere. Sums are deterministic for a fixed layout and equal on all members.
+// Zero-length messages are legal everywhere. Sums are deterministic for a fixed layout and equal on all members; the
+// order in which members are added is the implementation's, where nothing else is said.
 #pragma once
 
 #include <cstddef>

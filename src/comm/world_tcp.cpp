@@ -6,6 +6,7 @@
 #include <set>
 
 #include "comm/bootstrap/tcp_links.h"
+#include "comm/sum_levels.h"
 
 namespace mw {
 namespace {
@@ -49,6 +50,8 @@ class TcpPending : public Pending {
 
 // Elements of scratch memory that a sum may take.
 constexpr size_t kPiece = size_t{1} << 20;
+// Bytes of all members together, up to which one of them sums: messages cost more than what is in them.
+constexpr size_t kShortSum = size_t{1} << 18;
 
 // Groups have a channel for collectives and one for messages, whose orders have nothing to do with each other.
 class TcpComm : public Comm {
@@ -59,7 +62,11 @@ class TcpComm : public Comm {
   using Comm::send;
   // `members` are ranks of the world, in the order of this group.
   TcpComm(TcpShared& shared, uint64_t name, std::vector<int> members)
-      : shared_(shared), collectives_(2 * name), messages_(2 * name + 1), members_(std::move(members)) {
+      : shared_(shared),
+        collectives_(2 * name),
+        messages_(2 * name + 1),
+        members_(std::move(members)),
+        levels_(sum_levels(size())) {
     const auto me = std::find(members_.begin(), members_.end(), shared.links.rank());
     rank_ = static_cast<int>(me - members_.begin());
   }
@@ -77,24 +84,15 @@ class TcpComm : public Comm {
     const size_t most = std::max<size_t>(1, kPiece / members_.size());
     for (size_t begin = 0; begin < values.size(); begin += most) {
       const auto piece = values.subspan(begin, std::min(most, values.size() - begin));
-      if (rank_ == root) reduce_here(piece, add<float>);
+      if (rank_ == root) join_here({1, size()}, piece, add<float>);
       else wait({send_part(root, std::as_bytes(piece))});
     }
   }
 
-  // Along a binomial tree.
   void broadcast(std::span<std::byte> bytes, int root) override {
     if (size() == 1 || bytes.empty()) return;
     const CollectiveWait noted(shared_.progress, "broadcast");
-    const int place = (rank_ - root + size()) % size();
-    const auto member = [&](int at) { return (at + root) % size(); };
-    int step = 1;
-    while (step < size() && (place & step) == 0) step *= 2;
-    if (place > 0) wait({receive_part(member(place - step), bytes)});
-    Transfers sent;
-    for (step /= 2; step > 0; step /= 2)
-      if (place + step < size()) sent.push_back(send_part(member(place + step), bytes));
-    wait(sent);
+    pass_down(bytes, root);
   }
 
   void barrier() override {
@@ -171,53 +169,117 @@ class TcpComm : public Comm {
     for (const auto& transfer : transfers) shared_.links.wait(*transfer);
   }
 
-  // All others' values for `own`, taken together in the order of the members.
+  // `all` holds the values of several members, in their order.
   template <class T>
-  void reduce_here(std::span<T> own, T (*join)(T, T)) {
-    std::vector<T> all(own.size() * members_.size());
-    const auto of = [&](int i) { return std::span(all).subspan(static_cast<size_t>(i) * own.size(), own.size()); };
-    Transfers received;
-    for (int i = 0; i < size(); ++i) {
-      if (i == rank_) std::copy(own.begin(), own.end(), of(i).begin());
-      else received.push_back(receive_part(i, std::as_writable_bytes(of(i))));
-    }
-    wait(received);
-    std::copy_n(all.begin(), own.size(), own.begin());
-    for (int i = 1; i < size(); ++i) std::transform(own.begin(), own.end(), of(i).begin(), own.begin(), join);
+  static void join_all(std::span<const T> all, std::span<T> into, T (*join)(T, T)) {
+    std::copy_n(all.begin(), into.size(), into.begin());
+    for (size_t at = into.size(); at < all.size(); at += into.size())
+      std::transform(into.begin(), into.end(), all.begin() + static_cast<std::ptrdiff_t>(at), into.begin(), join);
   }
 
-  // Each member reduces its part of a piece and sends it to all: every element is computed once, so that all have the
-  // same bits.
+  // Along a binomial tree.
+  void pass_down(std::span<std::byte> bytes, int root) {
+    const int place = (rank_ - root + size()) % size();
+    const auto member = [&](int at) { return (at + root) % size(); };
+    int step = 1;
+    while (step < size() && (place & step) == 0) step *= 2;
+    if (place > 0) wait({receive_part(member(place - step), bytes)});
+    Transfers sent;
+    for (step /= 2; step > 0; step /= 2)
+      if (place + step < size()) sent.push_back(send_part(member(place + step), bytes));
+    wait(sent);
+  }
+
+  // Up the same tree: the values of this member and those behind it go on together. Member 0 joins all in their order.
+  template <class T>
+  void join_at_first(std::span<T> values, T (*join)(T, T)) {
+    int step = 1;
+    while (step < size() && (rank_ & step) == 0) step *= 2;
+    const int here = std::min(step, size() - rank_);
+    const size_t each = values.size();
+    std::vector<T> all(each * static_cast<size_t>(here));
+    std::copy(values.begin(), values.end(), all.begin());
+    Transfers received;
+    for (int behind = 1; behind < here; behind *= 2) {
+      const auto first = static_cast<size_t>(behind), count = static_cast<size_t>(std::min(behind, here - behind));
+      received.push_back(
+          receive_part(rank_ + behind, std::as_writable_bytes(std::span(all).subspan(first * each, count * each))));
+    }
+    wait(received);
+    if (rank_ > 0) wait({send_part(rank_ - step, std::as_bytes(std::span(all)))});
+    else join_all<T>(all, values, join);
+    pass_down(std::as_writable_bytes(values), 0);
+  }
+
+  int place_in(const SumLevel& level) const { return rank_ / level.stride % level.members; }
+  int member_of(const SumLevel& level, int place) const { return rank_ + (place - place_in(level)) * level.stride; }
+  template <class T>
+  static std::span<T> part_of(const SumLevel& level, std::span<T> whole, int place) {
+    const size_t count = static_cast<size_t>(level.members), share = (whole.size() + count - 1) / count;
+    const size_t first = std::min(whole.size(), share * static_cast<size_t>(place));
+    return whole.subspan(first, std::min(share, whole.size() - first));
+  }
+
+  // Receives the values of the others in the level for `own`, and joins all in the order of the members.
+  template <class T>
+  void join_here(const SumLevel& level, std::span<T> own, T (*join)(T, T)) {
+    std::vector<T> all(own.size() * static_cast<size_t>(level.members));
+    Transfers received;
+    for (int i = 0; i < level.members; ++i) {
+      const auto values = std::span(all).subspan(static_cast<size_t>(i) * own.size(), own.size());
+      if (i == place_in(level)) std::copy(own.begin(), own.end(), values.begin());
+      else received.push_back(receive_part(member_of(level, i), std::as_writable_bytes(values)));
+    }
+    wait(received);
+    join_all<T>(all, own, join);
+  }
+
+  // This member's part of `whole` becomes that of all members of the level together.
+  template <class T>
+  void join_parts(const SumLevel& level, std::span<T> whole, T (*join)(T, T)) {
+    Transfers sent;
+    for (int i = 0; i < level.members; ++i)
+      if (const auto part = part_of(level, whole, i); i != place_in(level) && !part.empty())
+        sent.push_back(send_part(member_of(level, i), std::as_bytes(part)));
+    if (const auto own = part_of(level, whole, place_in(level)); !own.empty()) join_here(level, own, join);
+    wait(sent);  // before what was sent is overwritten
+  }
+
+  // Every member of the level gives the others its part of `whole`.
+  template <class T>
+  void share_parts(const SumLevel& level, std::span<T> whole) {
+    const auto own = part_of(level, whole, place_in(level));
+    Transfers sent, received;
+    for (int i = 0; i < level.members; ++i) {
+      if (i == place_in(level)) continue;
+      const auto part = part_of(level, whole, i);
+      if (!own.empty()) sent.push_back(send_part(member_of(level, i), std::as_bytes(own)));
+      if (!part.empty()) received.push_back(receive_part(member_of(level, i), std::as_writable_bytes(part)));
+    }
+    wait(sent);
+    wait(received);
+  }
+
+  // Every element is computed once, so that all members have the same bits.
   template <class T>
   void all_reduce(std::span<T> values, T (*join)(T, T)) {
-    if (size() == 1) return;
+    if (size() == 1 || values.empty()) return;
     const CollectiveWait noted(shared_.progress, "all_reduce");
+    if (values.size_bytes() * members_.size() <= kShortSum) return join_at_first(values, join);
     for (size_t begin = 0; begin < values.size(); begin += kPiece) {
-      const auto piece = values.subspan(begin, std::min(kPiece, values.size() - begin));
-      const size_t share = (piece.size() + members_.size() - 1) / members_.size();
-      const auto part = [&](int i) {
-        const size_t first = std::min(piece.size(), share * static_cast<size_t>(i));
-        return piece.subspan(first, std::min(share, piece.size() - first));
-      };
-      Transfers sent, received;
-      for (int i = 0; i < size(); ++i)
-        if (i != rank_ && !part(i).empty()) sent.push_back(send_part(i, std::as_bytes(part(i))));
-      if (!part(rank_).empty()) reduce_here(part(rank_), join);
-      wait(sent);  // before what was sent is overwritten
-      sent.clear();
-      for (int i = 0; i < size(); ++i) {
-        if (i == rank_) continue;
-        if (!part(rank_).empty()) sent.push_back(send_part(i, std::as_bytes(part(rank_))));
-        if (!part(i).empty()) received.push_back(receive_part(i, std::as_writable_bytes(part(i))));
+      std::vector<std::span<T>> held = {values.subspan(begin, std::min(kPiece, values.size() - begin))};
+      for (const SumLevel& level : levels_) {
+        join_parts(level, held.back(), join);
+        held.push_back(part_of(level, held.back(), place_in(level)));
       }
-      wait(sent);
-      wait(received);
+      for (size_t i = levels_.size(); i-- > 0;) share_parts(levels_[i], held[i]);
     }
   }
 
   TcpShared& shared_;
   uint64_t collectives_, messages_;
   std::vector<int> members_;
+  std::vector<SumLevel> levels_;
   int rank_ = 0;
 };
 
