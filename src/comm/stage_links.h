@@ -23,7 +23,7 @@ struct PipelineComms {
 };
 
 // Collective over the pipeline `comms.pp`. Links move GPU memory directly where the other groups do, each on a queue of
-// its own. Errors: comm.
+// its own. Links that have no rank in common are opened together. Errors: comm.
 PipelineComms make_pipeline_comms(const MeshComms& comms, const PipelineShape& shape, bool tied_embeddings,
                                   Device device = {});
 
