@@ -16,9 +16,9 @@ Exit run_in_world(const Invocation& invocation, const std::function<Exit(World&)
     const int rank = world->comm().rank();
     if (world->comm().size() == 1) throw error;
     // The same mistake usually hits every rank: let the lowest speak first, whose abort then ends the others by
-    // SIGTERM. With a launcher's daemons on other nodes, or GPUs to let go of, that takes a second and more.
+    // SIGTERM.
     std::signal(SIGTERM, SIG_DFL);
-    if (rank > 0) std::this_thread::sleep_for(std::chrono::milliseconds(3000 + 10 * std::min(rank, 100)));
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds_until_turn(rank, world->comm().size())));
     print_error(error, fmt::format("rank {}: ", rank));
     world->abort(error.code());
   };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <thread>
 
@@ -76,6 +77,13 @@ void wait_until_output_is_read() {
     }
     std::this_thread::sleep_for(5 * pause);  // and forwarded
   }
+}
+
+double seconds_until_turn(int turn, int turns) {
+  // With a launcher's daemons on other nodes, or GPUs to let go of, the end of a job takes a second and more.
+  constexpr double kFirst = 3, kPerTurn = 0.01, kMost = 30;
+  if (turn == 0) return 0;
+  return kFirst + std::min(kPerTurn * turns, kMost) * std::log2(turn) / std::log2(turns);
 }
 
 NodePlace place_on_node(const World& world, const MeshSpec& mesh) {

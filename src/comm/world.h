@@ -40,6 +40,11 @@ class World {
 // unread output of a rank, and with it the reason.
 void wait_until_output_is_read();
 
+// Seconds after which a rank reports an error that others probably report too, when it is the turn-th of so many to do
+// so: the first at once, the next after 3 s, in which the launcher normally ends it. For what the others wait beyond
+// that, the first turns are the farthest apart. It grows with the number of turns, up to 30 s.
+double seconds_until_turn(int turn, int turns);
+
 // Errors: comm; unsupported, when a launcher started several ranks of a build without MPI.
 std::unique_ptr<World> start_world(int* argc, char*** argv);
 

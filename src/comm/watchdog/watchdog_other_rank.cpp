@@ -114,8 +114,8 @@ void OtherRank::judge(double now) {
   zero_.age = now - heard_;
   const auto alarm = judge_rank_zero(zero_, own_.make(now), settings_.limit);
   if (!alarm) return;
-  if (settings_.rank > 1)
-    let_others_speak(kGraceSeconds + 0.01 * std::min(settings_.rank, 100));  // all know it, one is enough
+  // All know it, one is enough.
+  if (settings_.rank > 1) let_others_speak(seconds_until_turn(settings_.rank - 1, settings_.ranks - 1));
   const Error error(Exit::stalled, "watchdog: " + alarm->text,
                     "look at the node and the process of rank 0; checkpoint.resume=auto goes on from the newest "
                     "checkpoint");
