@@ -2,6 +2,9 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "base/error.h"
 #include "layout/shards.h"
 #include "layout/shares.h"
@@ -12,6 +15,18 @@ namespace {
 
 std::vector<int64_t> equal_parts(int64_t units, int parts) {
   return divide_by_shares(units, std::vector<int64_t>(static_cast<size_t>(parts), 1));
+}
+
+// texts: the same numbers, as they are told.
+template <class T>
+std::string describe(const std::vector<T>& values, const std::vector<std::string>& texts) {
+  constexpr size_t kMostListed = 16;
+  if (values.size() <= kMostListed) return fmt::format("{}", fmt::join(texts, ","));
+  std::vector<size_t> order(values.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] < values[b]; });
+  return fmt::format("least {} (rank {}), median {}, most {} (rank {})", texts[order.front()], order.front(),
+                     texts[order[order.size() / 2]], texts[order.back()], order.back());
 }
 
 }  // namespace
@@ -47,6 +62,18 @@ Divided divided_layers(const Plan& plan) {
 }
 
 std::string list_of_shares(const std::vector<int64_t>& shares) { return fmt::format("{}", fmt::join(shares, ",")); }
+
+std::string describe_parts(const std::vector<int64_t>& values) {
+  std::vector<std::string> texts;
+  for (const int64_t value : values) texts.push_back(fmt::format("{}", value));
+  return describe(values, texts);
+}
+
+std::string describe_parts(const std::vector<double>& values) {
+  std::vector<std::string> texts;
+  for (const double value : values) texts.push_back(fmt::format("{:.3g}", value));
+  return describe(values, texts);
+}
 
 int64_t units_that_fit(const Divided& divided, RunSpec run, const Plan& plan, int64_t bytes) {
   const auto fits = [&](int64_t own) {

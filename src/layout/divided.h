@@ -35,6 +35,10 @@ Divided divided_layers(const Plan& plan);
 
 // "13,7".
 std::string list_of_shares(const std::vector<int64_t>& shares);
+// For the log, a number of each part. "13,7", and of more than 16 parts "least 5 (rank 3), median 7, most 9 (rank 17)":
+// ranks along the axis that has the parts.
+std::string describe_parts(const std::vector<int64_t>& values);
+std::string describe_parts(const std::vector<double>& values);  // to three digits
 
 // The most units of its part with which the plan's rank would need at most `bytes` in the run `run`, while the other
 // parts share the rest equally; at least those of equal parts.

@@ -187,6 +187,18 @@ TEST(Shares, ScratchOfAttentionServesEveryRank) {
   EXPECT_EQ(scratch(9, "5,4", 2), of_four);
 }
 
+TEST(Shares, OfManyRanksAreToldInALine) {
+  EXPECT_EQ(describe_parts(Parts{13, 7}), "13,7");
+  EXPECT_EQ(describe_parts(std::vector{0.12345, 2.0}), "0.123,2");
+  Parts many(1000, 7);
+  many[3] = 5;
+  many[998] = 9;
+  EXPECT_EQ(describe_parts(many), "least 5 (rank 3), median 7, most 9 (rank 998)");
+  std::vector<double> seconds(17, 0.5);
+  seconds[16] = 0.25;
+  EXPECT_EQ(describe_parts(seconds), "least 0.25 (rank 16), median 0.5, most 0.5 (rank 15)");
+}
+
 TEST(Shares, RefuseWhatNobodyCanShare) {
   RunSpec run;
   run.train.global_batch = 8;

@@ -1,7 +1,5 @@
 #include "train/loop/share_chooser.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <chrono>
 #include <string_view>
@@ -163,10 +161,12 @@ ShareChooser::ShareChooser(RunSpec& run, const Plan& plan, Comm& world, int thre
     const bool known = before && before->moe.transport == run.moe.transport;
     std::string& shares = run.mesh.*divided.key;
     shares = broadcast_text(world, known ? before->mesh.*divided.key : "", 0);
-    if (!shares.empty() && shares != kMeasuredShares &&
-        std::ssize(parse_shares(shares, divided.name)) == divided.parts) {
-      notes_.push_back(fmt::format("{} = \"{}\": {}, as in the checkpoint", divided.name, kMeasuredShares, shares));
-      continue;
+    if (!shares.empty() && shares != kMeasuredShares) {
+      if (const std::vector<int64_t> kept = parse_shares(shares, divided.name); std::ssize(kept) == divided.parts) {
+        notes_.push_back(
+            fmt::format("{} = \"{}\": {}, as in the checkpoint", divided.name, kMeasuredShares, describe_parts(kept)));
+        continue;
+      }
     }
     if (!times) {
       Engine engine(plan.model, equal, world, threads, place);
@@ -178,10 +178,10 @@ ShareChooser::ShareChooser(RunSpec& run, const Plan& plan, Comm& world, int thre
                                even = divide(divided, plan, std::vector<double>(per_unit.size(), 1), most);
     shares = list_of_shares(best);
     notes_.push_back(
-        fmt::format("{} = \"{}\": {}, by {:.3g} s of compute for each; at most {:.3g} s in a step, {:.3g} s "
-                    "with equal shares",
-                    divided.name, kMeasuredShares, shares, fmt::join(per_unit, ","), time_of_slowest(best, per_unit),
-                    time_of_slowest(even, per_unit)));
+        fmt::format("{} = \"{}\": {}, by the seconds of compute for one: {}; at most {:.3g} s in a step, "
+                    "{:.3g} s with equal shares",
+                    divided.name, kMeasuredShares, describe_parts(best), describe_parts(per_unit),
+                    time_of_slowest(best, per_unit), time_of_slowest(even, per_unit)));
   }
 }
 
@@ -230,7 +230,7 @@ std::string ShareChooser::after_step(Engine& engine, int64_t step) {
   const bool changed = change_run(engine, run);
   watch_->begin(changed ? *next : shares, step);
   return fmt::format("step {}: mesh.shares = \"{}\": {} in place of {}, by the seconds of compute in the last steps{}",
-                     step, kMeasuredShares, run.mesh.shares, list_of_shares(shares),
+                     step, kMeasuredShares, describe_parts(*next), describe_parts(shares),
                      changed ? "" : "; but some rank has too little memory, and they stay");
 }
 
