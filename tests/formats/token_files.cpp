@@ -272,7 +272,7 @@ TEST(TokenShard, RefusesIdsBeyond31Bits) {
   error_of([&] { read_all_tokens(shard); });
 }
 
-TEST(TokenShards, JoinsInOrderOfNames) {
+TEST(JoinedShards, JoinsInOrderOfNames) {
   const ScratchDir dir;
   write_token_shard(dir / "t_2.bin", Tokens{4, 5, 6});
   write_token_shard(dir / "t_1.bin", Tokens{1, 2, 3});
@@ -280,7 +280,7 @@ TEST(TokenShards, JoinsInOrderOfNames) {
   write_token_shard(dir / "t_4.bin", Tokens{7, 8, 9}, TokenType::u32);
   write_raw(dir / "notes.txt", "x");
   for (const std::string& path : {dir.path(), dir / "t_*.bin", dir / "t_[1-4].bin"}) {
-    expect_ranges(TokenShards(list_token_shards(path)), kJoined);
+    expect_ranges(JoinedShards(list_token_shards(path)), kJoined);
   }
   EXPECT_EQ(list_token_shards(dir / "t_1.bin").size(), 1u);
   error_of([&] { list_token_shards(dir / "absent_*.bin"); });
@@ -290,12 +290,12 @@ TEST(TokenShards, JoinsInOrderOfNames) {
 }
 
 // llm.c begins each document with GPT-2's 50256, or with 128000 in files of Llama 3; documents may span shards.
-TEST(TokenShards, DocumentsBeginAtAToken) {
+TEST(JoinedShards, DocumentsBeginAtAToken) {
   const ScratchDir dir;
   write_token_shard(dir / "t_1.bin", Tokens{});
   write_token_shard(dir / "t_2.bin", Tokens{50256, 2, 50256, 50256, 5});
   write_token_shard(dir / "t_3.bin", Tokens{6, 7, 50256});
-  TokenShards shards(list_token_shards(dir / "t_*.bin"));
+  JoinedShards shards(list_token_shards(dir / "t_*.bin"));
   EXPECT_TRUE(contains(error_of([&] { shards.document_begins(0, 1); }, Exit::config), "where documents begin"));
   shards.cut_documents();
   expect_documents(shards, {0, 2, 3, 7});
@@ -305,7 +305,7 @@ TEST(TokenShards, DocumentsBeginAtAToken) {
   const std::string message = error_of([&] { shards.cut_documents(6); }, Exit::config);  // in the second shard alone
   EXPECT_TRUE(contains(message, "t_2.bin") && contains(message, "token 6, got none")) << message;
   write_token_shard(dir / "wide.bin", Tokens{1, 128000, 50256}, TokenType::u32);
-  TokenShards wide({dir / "wide.bin"});
+  JoinedShards wide({dir / "wide.bin"});
   wide.cut_documents();
   expect_documents(wide, {1});
 }

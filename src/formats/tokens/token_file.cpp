@@ -90,7 +90,7 @@ std::string TokenSlice::describe() const {
 namespace {
 
 std::unique_ptr<TokenSource> open_shards(const TokenSourceOptions& options) {
-  auto shards = std::make_unique<TokenShards>(list_token_shards(options.path));
+  auto shards = std::make_unique<JoinedShards>(list_token_shards(options.path));
   if (options.documents) shards->cut_documents(options.document_token);
   return shards;
 }

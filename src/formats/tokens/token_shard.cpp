@@ -85,7 +85,7 @@ std::string TokenShard::describe() const {
                      name_of(header_.type));
 }
 
-TokenShards::TokenShards(const std::vector<std::string>& paths) : starts_{0} {
+JoinedShards::JoinedShards(const std::vector<std::string>& paths) : starts_{0} {
   shards_.reserve(paths.size());
   for (const std::string& path : paths) {
     shards_.emplace_back(path);
@@ -93,7 +93,7 @@ TokenShards::TokenShards(const std::vector<std::string>& paths) : starts_{0} {
   }
 }
 
-void TokenShards::read(int64_t first, std::span<int32_t> out) const {
+void JoinedShards::read(int64_t first, std::span<int32_t> out) const {
   check_range(first, out.size());
   if (out.empty()) return;
   auto shard = static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), first) - starts_.begin()) - 1;
@@ -106,7 +106,7 @@ void TokenShards::read(int64_t first, std::span<int32_t> out) const {
   }
 }
 
-void TokenShards::cut_documents(int64_t token) {
+void JoinedShards::cut_documents(int64_t token) {
   const auto shard =
       std::find_if(shards_.begin(), shards_.end(), [](const TokenShard& some) { return some.size() > 0; });
   if (shard == shards_.end()) return;
@@ -119,12 +119,12 @@ void TokenShards::cut_documents(int64_t token) {
        "set data.document_token to the token that begins each document, or data.document_mask = false");
 }
 
-std::vector<int64_t> TokenShards::document_begins(int64_t first, int64_t count) const {
+std::vector<int64_t> JoinedShards::document_begins(int64_t first, int64_t count) const {
   if (document_token_ < 0) return TokenSource::document_begins(first, count);
   return positions_of(document_token_, *this, first, count);
 }
 
-std::string TokenShards::describe() const {
+std::string JoinedShards::describe() const {
   const std::string cut = document_token_ < 0 ? "" : fmt::format(", token {} begins a document", document_token_);
   return fmt::format("{} shards: {} tokens{}", shards_.size(), format_count(static_cast<double>(size())), cut);
 }

@@ -41,9 +41,9 @@ class TokenShard final : public TokenSource {
 };
 
 // Shards joined in the order given.
-class TokenShards final : public TokenSource {
+class JoinedShards final : public TokenSource {
  public:
-  explicit TokenShards(const std::vector<std::string>& paths);
+  explicit JoinedShards(const std::vector<std::string>& paths);
   int64_t size() const override { return starts_.back(); }
   void read(int64_t first, std::span<int32_t> out) const override;
   // Enables document_begins: a document begins at each `token`; -1: at 50256 (GPT-2) where the first shard holds u16,
