@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "cli/run_commands.h"
+#include "train/data/comm_ranks.h"
 #include "train/loop/choices.h"
 #include "train/loop/sample.h"
 #include "train/loop/train_step.h"
@@ -32,9 +33,10 @@ std::string describe(const SourceLoss& source) {
 }
 
 // The validation data of the run, or all of its data where none is held out.
-std::unique_ptr<SampleOrder> open_data(const RunSpec& run, int64_t vocab) {
-  std::unique_ptr<SampleOrder> data = open_samples(run, vocab, true);
-  return data != nullptr ? std::move(data) : open_samples(run, vocab, false);
+std::unique_ptr<SampleOrder> open_data(Comm& world, const RunSpec& run, int64_t vocab) {
+  const CommRanks ranks(world);
+  std::unique_ptr<SampleOrder> data = open_samples(run, vocab, true, ranks);
+  return data != nullptr ? std::move(data) : open_samples(run, vocab, false, ranks);
 }
 
 // Of the data, or null: then nobody knows the bytes of its tokens.
@@ -69,7 +71,7 @@ Exit run_evaluate(World& world, const ModelSource& source, const EvaluateOptions
   if (!has_data && options.questions.empty())
     fail(Exit::config, "nothing says what to evaluate: data.val_path, data.path and data.blend are empty",
          "name data, for example data.val_path=FILE, or multiple-choice questions with --questions FILE");
-  const std::unique_ptr<SampleOrder> data = has_data ? open_data(run, model.vocab) : nullptr;
+  const std::unique_ptr<SampleOrder> data = has_data ? open_data(world.comm(), run, model.vocab) : nullptr;
   if (data != nullptr) check_vocabulary(*data, run, model.vocab);
   std::vector<Question> questions;
   if (!options.questions.empty()) questions = read_questions(options.questions);

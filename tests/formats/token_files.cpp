@@ -46,6 +46,25 @@ void expect_documents(const TokenSource& source, const std::vector<int64_t>& beg
   error_of([&] { source.document_begins(1, source.size()); }, Exit::internal);
 }
 
+// One of several ranks, which hears nothing of the others.
+class LonelyRank final : public OpeningRanks {
+ public:
+  LonelyRank(int rank, int size) : rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+ private:
+  int rank_, size_;
+};
+
+// The memory maps of files in a folder.
+int64_t count_maps(const ScratchDir& dir) {
+  const std::string maps = read_raw("/proc/self/maps");
+  int64_t count = 0;
+  for (size_t at = 0; (at = maps.find(dir.path(), at)) != std::string::npos; ++at) ++count;
+  return count;
+}
+
 const std::vector<Tokens> kSequences = {{1, 2, 3}, {}, {4}, {5, 6, 7, 8, 9}, {}};
 const Tokens kJoined = {1, 2, 3, 4, 5, 6, 7, 8, 9};
 
@@ -183,6 +202,35 @@ TEST_F(MegatronDamage, RefusesEveryMutatedArrayEntry) {
   expect_refused(idx_, "", 0);
 }
 
+// What those of so many ranks say that refuse the index, each by its part alone.
+std::vector<std::string> refusals(const std::string& idx, int ranks) {
+  std::vector<std::string> messages;
+  for (int rank = 0; rank < ranks; ++rank) try {
+      parse_megatron_index(as_span(idx), 18, "d.idx", LonelyRank(rank, ranks));
+    } catch (const Error& error) {
+      messages.emplace_back(error.what());
+    }
+  return messages;
+}
+
+// And by the next rank at most, whose part begins where the damaged one should end.
+TEST_F(MegatronDamage, IsSeenByTheRankThatChecksThePart) {
+  for (int ranks = 1; ranks <= 9; ++ranks) {
+    EXPECT_TRUE(refusals(idx_, ranks).empty());
+    const auto expect_one = [&](size_t at, auto value, const std::string& part) {
+      const std::vector<std::string> messages = refusals(with_value(idx_, at, value), ranks);
+      ASSERT_FALSE(messages.empty()) << part;
+      EXPECT_TRUE(contains(messages.front(), part)) << messages.front();
+      EXPECT_LE(messages.size(), ranks == 1 ? 1u : 2u) << part;
+    };
+    for (size_t i = 0; i < 5; ++i) {
+      expect_one(kLengths + 4 * i, int32_t{-1}, fmt::format("sequence {}:", i));
+      expect_one(kOffsets + 8 * i, int64_t{99}, fmt::format("sequence {}:", i));
+    }
+    for (size_t i = 0; i < 6; ++i) expect_one(kDocuments + 8 * i, int64_t{99}, fmt::format("document entry {}:", i));
+  }
+}
+
 TEST_F(MegatronDamage, SurvivesEveryChangedByte) {
   const std::string bin = read_raw(dir_ / "d.bin");
   for (size_t at = 0; at < idx_.size(); ++at) {
@@ -287,6 +335,33 @@ TEST(JoinedShards, JoinsInOrderOfNames) {
   error_of([&] { list_token_shards(dir / "absent"); });
   std::filesystem::create_directory(dir / "empty");
   error_of([&] { list_token_shards(dir / "empty"); });
+}
+
+TEST(JoinedShards, AreMappedAtTheirFirstUse) {
+  const ScratchDir dir;
+  for (int i = 0; i < 5; ++i)
+    write_token_shard(dir / fmt::format("t_{}.bin", i), Tokens{10 * i, 10 * i + 1, 10 * i + 2});
+  const JoinedShards shards(list_token_shards(dir.path()), {}, 2);
+  EXPECT_EQ(count_maps(dir), 0);
+  EXPECT_EQ(read_tokens(shards, 4, 1), Tokens{11});
+  EXPECT_EQ(count_maps(dir), 1);
+  for (int64_t first = 0; first < 14; ++first) {
+    EXPECT_EQ(read_tokens(shards, first, 1), Tokens{static_cast<int32_t>(first / 3 * 10 + first % 3)});
+    EXPECT_LE(count_maps(dir), 2);
+  }
+  write_token_shard(dir / "t_0.bin", Tokens{1, 2});
+  const std::string message = error_of([&] { read_tokens(shards, 0, 1); });
+  EXPECT_TRUE(contains(message, "t_0.bin: expected 3 tokens, as when the data was opened, got 2")) << message;
+}
+
+TEST(JoinedShards, EachRankLooksAtItsPart) {
+  const ScratchDir dir;
+  for (const char* name : {"t_1.bin", "t_2.bin", "t_3.bin"}) write_token_shard(dir / name, kJoined);
+  write_raw(dir / "t_3.bin", "no shard");
+  const std::vector<std::string> paths = list_token_shards(dir.path());
+  EXPECT_EQ(JoinedShards(paths, LonelyRank(0, 3)).size(), 9);
+  EXPECT_TRUE(contains(error_of([&] { JoinedShards(paths, LonelyRank(2, 3)); }), "t_3.bin"));
+  EXPECT_TRUE(list_token_shards(dir.path(), LonelyRank(1, 3)).empty());
 }
 
 // llm.c begins each document with GPT-2's 50256, or with 128000 in files of Llama 3; documents may span shards.

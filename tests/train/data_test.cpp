@@ -7,7 +7,9 @@
 #include <set>
 
 #include "config/batch_ramp.h"
+#include "support/thread_comm.h"
 #include "support/token_writers.h"
+#include "train/data/comm_ranks.h"
 #include "train/helpers.h"
 
 namespace mw::test {
@@ -318,6 +320,50 @@ TEST(SampleOrder, LabelsOutsideTheLossMaskAreIgnored) {
         EXPECT_EQ(labels[i], (ids[i] + 1) % 3 == 0 ? ids[i] + 1 : -100);
       }
     }
+}
+
+// Token files of each kind, each with one damaged part, which one of the ranks checks.
+TEST(OpenSamples, RanksShareTheLookAtFilesAndTheErrors) {
+  const ScratchDir dir;
+  Tokens tokens(600);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  std::vector<Tokens> documents;
+  std::filesystem::create_directory(dir / "s");
+  for (size_t i = 0; i < 6; ++i) {
+    documents.emplace_back(tokens.begin() + static_cast<int64_t>(100 * i),
+                           tokens.begin() + static_cast<int64_t>(100 * i + 100));
+    write_token_shard(dir / fmt::format("s/{}.bin", i), documents.back());
+  }
+  write_megatron(dir / "m", documents);
+  RunSpec run = small_run();
+  run.data.val_fraction = 0;
+  const auto read_all = [&](const OpeningRanks& ranks) {
+    const std::unique_ptr<SampleOrder> samples = open_samples(run, 1000, false, ranks);
+    Tokens read(static_cast<size_t>(samples->source().size()));
+    samples->source().read(0, read);
+    return read;
+  };
+  const auto expect_same_errors = [&](const std::string& part) {
+    run_ranks(4, [&](Comm& world, Stream&) {
+      const std::string message = error_of([&] { read_all(CommRanks(world)); });
+      EXPECT_TRUE(contains(message, part) && contains(message, "data.path: ")) << message;
+    });
+  };
+  for (const DataKind kind : {DataKind::shards, DataKind::megatron}) {
+    run.data.kind = kind;
+    run.data.path = kind == DataKind::shards ? dir / "s" : dir / "m";
+    run_ranks(4, [&](Comm& world, Stream&) { EXPECT_EQ(read_all(CommRanks(world)), tokens); });
+  }
+  write_raw(dir / "m.idx", with_value(read_raw(dir / "m.idx"), 34 + 4 * 5, int32_t{-3}));
+  expect_same_errors("m.idx: sequence 5: negative length -3");
+  run.data.kind = DataKind::shards;
+  for (const char* name : {"s/4.bin", "s/2.bin"}) {  // the first bad one is named
+    write_raw(dir / name, "x");
+    run.data.path = dir / "s";
+    expect_same_errors(name);
+  }
+  run.data.path = dir / "absent";
+  expect_same_errors("absent: no token shard found");
 }
 
 TEST(ReadStep, NeighbouringStepsShareNoSample) {

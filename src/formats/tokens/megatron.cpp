@@ -1,11 +1,13 @@
 #include "formats/tokens/megatron.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "layout/shards.h"
 
 namespace mw {
 namespace {
@@ -53,12 +55,28 @@ uint8_t code_of_type(TokenType type, const std::string& path) {
        "write the tokens as i32 or u16");
 }
 
-// Lengths and offsets are in order and within .bin; fills token_count, and starts when there are gaps.
-void check_sequences(MegatronIndex& index, int64_t bin_size, std::string_view path) {
-  const int64_t width = size_of(index.type);
-  int64_t end = 0;  // of the previous sequence in .bin; at most bin_size, so nothing below overflows
-  bool gaps = false;
-  for (int64_t i = 0; i < index.sequence_count; ++i) {
+constexpr int64_t kNoteEvery = int64_t{1} << 20;  // sequences or documents: some milliseconds
+
+// Where a sequence ends in .bin, or the end of .bin, where the sequence is not within it: who checks it refuses it.
+int64_t end_of_sequence(const MegatronIndex& index, int64_t sequence, int64_t bin_size) {
+  const int64_t offset = index.offset(sequence), bytes = index.length(sequence) * size_of(index.type);
+  return offset < 0 || bytes < 0 || offset > bin_size || bytes > bin_size - offset ? bin_size : offset + bytes;
+}
+
+struct SequenceTotals {
+  int64_t tokens = 0;
+  int64_t gaps = 0;  // sequences that do not begin where the one before ends
+};
+
+// Checks that the lengths and offsets of a part of the sequences are in order and within .bin.
+SequenceTotals check_sequences(const MegatronIndex& index, Block part, int64_t bin_size, std::string_view path,
+                               const OpeningRanks& ranks) {
+  const int64_t width = size_of(index.type), part_end = part.begin + part.count;
+  // Of the sequence before; at most bin_size, so that nothing below overflows.
+  int64_t end = part.begin == 0 ? 0 : end_of_sequence(index, part.begin - 1, bin_size);
+  SequenceTotals totals;
+  for (int64_t i = part.begin; i < part_end; ++i) {
+    if (i % kNoteEvery == 0) ranks.note_progress();
     const int64_t length = index.length(i);
     const int64_t offset = index.offset(i);
     if (length < 0) fail(Exit::data, fmt::format("{}: sequence {}: negative length {}", path, i, length), kDatasetHint);
@@ -68,25 +86,20 @@ void check_sequences(MegatronIndex& index, int64_t bin_size, std::string_view pa
                        path, i, end, bin_size, length * width, offset),
            kDatasetHint);
     }
-    gaps = gaps || offset != end;
+    totals.gaps += offset != end ? 1 : 0;
     end = offset + length * width;
-    index.token_count += length;
+    totals.tokens += length;
   }
-  if (end != bin_size) {
+  if (part_end == index.sequence_count && end != bin_size) {
     fail(Exit::data, fmt::format("{}: expected a .bin of {} bytes, got {}", path, end, bin_size), kDatasetHint);
   }
-  if (!gaps) return;
-  index.starts.reserve(static_cast<size_t>(index.sequence_count));
-  int64_t start = 0;
-  for (int64_t i = 0; i < index.sequence_count; ++i) {
-    index.starts.push_back(start);
-    start += index.length(i);
-  }
+  return totals;
 }
 
-void check_documents(const MegatronIndex& index, std::string_view path) {
-  int64_t previous = 0;
-  for (int64_t i = 0; i <= index.document_count; ++i) {
+void check_documents(const MegatronIndex& index, Block part, std::string_view path, const OpeningRanks& ranks) {
+  int64_t previous = part.begin == 0 ? 0 : index.document_begin(part.begin - 1);
+  for (int64_t i = part.begin; i < part.begin + part.count; ++i) {
+    if (i % kNoteEvery == 0) ranks.note_progress();
     const int64_t bound = index.document_begin(i);
     const bool last = i == index.document_count;
     if (bound < previous || bound > index.sequence_count || (i == 0 && bound != 0) ||
@@ -98,6 +111,32 @@ void check_documents(const MegatronIndex& index, std::string_view path) {
     }
     previous = bound;
   }
+}
+
+std::vector<int64_t> starts_of_sequences(const MegatronIndex& index, const OpeningRanks& ranks) {
+  std::vector<int64_t> starts;
+  starts.reserve(static_cast<size_t>(index.sequence_count));
+  int64_t start = 0;
+  for (int64_t i = 0; i < index.sequence_count; ++i) {
+    if (i % kNoteEvery == 0) ranks.note_progress();
+    starts.push_back(start);
+    start += index.length(i);
+  }
+  return starts;
+}
+
+// Checks both, and fills in token_count, and starts where there are gaps.
+void check_arrays(MegatronIndex& index, int64_t bin_size, std::string_view path, const OpeningRanks& ranks) {
+  const auto own = [&](int64_t entries) { return block_of(entries, ranks.size(), ranks.rank()); };
+  SequenceTotals totals;
+  ranks.agree([&] {
+    totals = check_sequences(index, own(index.sequence_count), bin_size, path, ranks);
+    check_documents(index, own(index.document_count + 1), path, ranks);
+  });
+  std::array<int64_t, 2> sums = {totals.tokens, totals.gaps};
+  ranks.sum(sums);
+  index.token_count = sums[0];
+  if (sums[1] > 0) index.starts = starts_of_sequences(index, ranks);
 }
 
 }  // namespace
@@ -112,8 +151,8 @@ int64_t MegatronIndex::first_token(int64_t document) const {
   return starts.empty() ? offset(sequence) / size_of(type) : starts[static_cast<size_t>(sequence)];
 }
 
-MegatronIndex parse_megatron_index(std::span<const std::byte> idx, int64_t bin_size,
-                                   std::string_view path_for_messages) {
+MegatronIndex parse_megatron_index(std::span<const std::byte> idx, int64_t bin_size, std::string_view path_for_messages,
+                                   const OpeningRanks& ranks) {
   const std::string_view path = path_for_messages;
   if (idx.size() < kHeaderSize) {
     fail(Exit::data,
@@ -159,8 +198,7 @@ MegatronIndex parse_megatron_index(std::span<const std::byte> idx, int64_t bin_s
   index.lengths = idx.subspan(kHeaderSize, sequences * 4);
   index.offsets = idx.subspan(kHeaderSize + sequences * 4, sequences * 8);
   index.documents = idx.subspan(kHeaderSize + sequences * 12, entries * 8);
-  check_sequences(index, bin_size, path);
-  check_documents(index, path);
+  check_arrays(index, bin_size, path, ranks);
   return index;
 }
 
@@ -192,11 +230,11 @@ std::string strip_suffix(const std::string& path) {
 
 }  // namespace
 
-MegatronDataset::MegatronDataset(const std::string& prefix_or_path)
+MegatronDataset::MegatronDataset(const std::string& prefix_or_path, const OpeningRanks& ranks)
     : prefix_(strip_suffix(prefix_or_path)),
       idx_(prefix_ + ".idx"),
       bin_(prefix_ + ".bin"),
-      index_(parse_megatron_index(idx_.bytes(), static_cast<int64_t>(bin_.bytes().size()), idx_.path())) {
+      index_(parse_megatron_index(idx_.bytes(), static_cast<int64_t>(bin_.bytes().size()), idx_.path(), ranks)) {
   const std::string mask = prefix_ + ".mask";
   if (!path_exists(mask)) return;
   mask_.emplace(mask);

@@ -15,6 +15,7 @@
 
 #include "base/file.h"
 #include "formats/io/output_file.h"
+#include "formats/tokens/opening_ranks.h"
 #include "formats/tokens/token_file.h"
 #include "formats/tokens/token_type.h"
 
@@ -42,9 +43,10 @@ struct MegatronIndex {
 
 // Parses and validates an .idx. Errors: Exit::data naming `path_for_messages`, the field, the expected value and the
 // actual one. Sequences must be in order, may have gaps between them, must not overlap, and must end where .bin
-// (bin_size bytes) ends.
-MegatronIndex parse_megatron_index(std::span<const std::byte> idx, int64_t bin_size,
-                                   std::string_view path_for_messages);
+// (bin_size bytes) ends. Each of `ranks` checks a part of the sequences and documents; where there are gaps, each also
+// reads the lengths of all.
+MegatronIndex parse_megatron_index(std::span<const std::byte> idx, int64_t bin_size, std::string_view path_for_messages,
+                                   const OpeningRanks& ranks = {});
 
 // Reads tokens [first, first + out.size()) of the concatenated sequences. `bin` must have the size that the index was
 // checked with.
@@ -55,8 +57,8 @@ void read_megatron_tokens(const MegatronIndex& index, std::span<const std::byte>
 // each token of the stream: 1 where the token counts in the loss, else 0.
 class MegatronDataset final : public TokenSource {
  public:
-  // `X`, `X.bin` or `X.idx`. Errors: Exit::data.
-  explicit MegatronDataset(const std::string& prefix_or_path);
+  // `X`, `X.bin` or `X.idx`. The ranks share the check of the index. Errors: Exit::data.
+  explicit MegatronDataset(const std::string& prefix_or_path, const OpeningRanks& ranks = {});
   int64_t size() const override { return index_.token_count; }
   void read(int64_t first, std::span<int32_t> out) const override;
   // Documents as recorded in the index, independent of the token ids.

@@ -129,7 +129,7 @@ std::vector<bool> choose_held_out(const std::vector<std::string>& names, double 
 }
 
 TextCorpus::TextCorpus(const std::string& path, const std::vector<std::string>& suffixes, double validation_fraction,
-                       Split split)
+                       Split split, const OpeningRanks& ranks)
     : path_(path) {
   std::vector<TextFile> files = find_text_files(path, suffixes);
   const bool split_bytes = files.size() == 1 && split != Split::all;
@@ -159,6 +159,7 @@ TextCorpus::TextCorpus(const std::string& path, const std::vector<std::string>& 
   }
   size_t used = 0;
   for (TextFile& file : files) {
+    ranks.note_progress();
     Part part{.name = std::move(file.name), .start = size_, .bytes = {}};
     if (copy) {
       std::byte* to = owned_.data() + used;

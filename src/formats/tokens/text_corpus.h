@@ -39,9 +39,9 @@ std::vector<TextFile> find_text_files(const std::string& path, const std::vector
 class TextCorpus final : public TokenSource {
  public:
   // Errors: Exit::data naming the path when it cannot be read, nothing matches (with suffixes seen), the split is
-  // empty, or more than 60000 files would have to be mapped.
+  // empty, or more than 60000 files would have to be mapped. Each of `ranks` reads all files.
   TextCorpus(const std::string& path, const std::vector<std::string>& suffixes, double validation_fraction = 0,
-             Split split = Split::all);
+             Split split = Split::all, const OpeningRanks& ranks = {});
 
   int64_t size() const override { return size_; }
   void read(int64_t first, std::span<int32_t> out) const override;

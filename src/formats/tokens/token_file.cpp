@@ -89,15 +89,15 @@ std::string TokenSlice::describe() const {
 
 namespace {
 
-std::unique_ptr<TokenSource> open_shards(const TokenSourceOptions& options) {
-  auto shards = std::make_unique<JoinedShards>(list_token_shards(options.path));
+std::unique_ptr<TokenSource> open_shards(const TokenSourceOptions& options, const OpeningRanks& ranks) {
+  auto shards = std::make_unique<JoinedShards>(list_token_shards(options.path, ranks), ranks);
   if (options.documents) shards->cut_documents(options.document_token);
   return shards;
 }
 
 }  // namespace
 
-std::unique_ptr<TokenSource> open_token_source(const TokenSourceOptions& options) {
+std::unique_ptr<TokenSource> open_token_source(const TokenSourceOptions& options, const OpeningRanks& ranks) {
   const double fraction = options.validation_fraction;
   if (!(fraction >= 0 && fraction < 1)) {
     fail(Exit::config, fmt::format("data.val_fraction: expected a fraction in [0, 1), got {}", fraction),
@@ -109,9 +109,10 @@ std::unique_ptr<TokenSource> open_token_source(const TokenSourceOptions& options
   }
   std::unique_ptr<TokenSource> source;
   switch (options.kind) {
-    case DataKind::text: return std::make_unique<TextCorpus>(options.path, options.suffixes, fraction, options.split);
-    case DataKind::megatron: source = std::make_unique<MegatronDataset>(options.path); break;
-    case DataKind::shards: source = open_shards(options); break;
+    case DataKind::text:
+      return std::make_unique<TextCorpus>(options.path, options.suffixes, fraction, options.split, ranks);
+    case DataKind::megatron: source = std::make_unique<MegatronDataset>(options.path, ranks); break;
+    case DataKind::shards: source = open_shards(options, ranks); break;
   }
   const int64_t size = source->size();
   const auto held_out = static_cast<int64_t>(std::floor(static_cast<double>(size) * fraction));

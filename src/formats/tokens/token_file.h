@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "config/choices.h"
+#include "formats/tokens/opening_ranks.h"
 
 namespace mw {
 
@@ -77,7 +78,8 @@ struct TokenSourceOptions {
 
 // Opens a source with at least one token. Errors: Exit::config on a fraction outside [0, 1), a validation split of
 // fraction 0, or, when `documents` is set, shards whose first file contains no beginning of a document; Exit::data for
-// all errors about the files.
-std::unique_ptr<TokenSource> open_token_source(const TokenSourceOptions& options);
+// all errors about the files. What needs a look at every file or document is shared by `ranks`, but for text, which
+// each rank reads.
+std::unique_ptr<TokenSource> open_token_source(const TokenSourceOptions& options, const OpeningRanks& ranks = {});
 
 }  // namespace mw

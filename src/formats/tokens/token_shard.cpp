@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "layout/shards.h"
 
 namespace mw {
 namespace {
@@ -85,37 +86,57 @@ std::string TokenShard::describe() const {
                      name_of(header_.type));
 }
 
-JoinedShards::JoinedShards(const std::vector<std::string>& paths) : starts_{0} {
-  shards_.reserve(paths.size());
-  for (const std::string& path : paths) {
-    shards_.emplace_back(path);
-    starts_.push_back(starts_.back() + shards_.back().size());
-  }
+JoinedShards::JoinedShards(std::vector<std::string> paths, const OpeningRanks& ranks, size_t most_mapped)
+    : paths_(std::move(paths)), starts_{0}, most_mapped_(most_mapped) {
+  std::vector<int64_t> sizes(paths_.size());
+  const Block own = block_of(std::ssize(paths_), ranks.size(), ranks.rank());
+  ranks.agree([&] {
+    for (int64_t i = own.begin; i < own.begin + own.count; ++i) {
+      ranks.note_progress();
+      sizes[static_cast<size_t>(i)] = TokenShard(paths_[static_cast<size_t>(i)]).size();
+    }
+  });
+  ranks.sum(sizes);
+  for (const int64_t size : sizes) starts_.push_back(starts_.back() + size);
+}
+
+std::shared_ptr<const TokenShard> JoinedShards::shard(size_t i) const {
+  const std::lock_guard lock(mutex_);
+  if (const auto known = mapped_.find(i); known != mapped_.end()) return known->second;
+  auto mapped = std::make_shared<const TokenShard>(paths_[i]);
+  if (mapped->size() != size_of_shard(i))
+    fail(Exit::data,
+         fmt::format("{}: expected {} tokens, as when the data was opened, got {}", paths_[i], size_of_shard(i),
+                     mapped->size()),
+         "leave the files of a run as they are while it reads them");
+  if (mapped_.size() >= most_mapped_) mapped_.clear();  // who reads one of them keeps it until then
+  return mapped_[i] = std::move(mapped);
 }
 
 void JoinedShards::read(int64_t first, std::span<int32_t> out) const {
   check_range(first, out.size());
   if (out.empty()) return;
-  auto shard = static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), first) - starts_.begin()) - 1;
-  for (; !out.empty(); ++shard) {
-    const int64_t within = first - starts_[shard];
-    const int64_t count = std::min<int64_t>(shards_[shard].size() - within, std::ssize(out));
-    shards_[shard].read(within, out.first(static_cast<size_t>(count)));
+  auto i = static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), first) - starts_.begin()) - 1;
+  for (; !out.empty(); ++i) {
+    const int64_t within = first - starts_[i];
+    const int64_t count = std::min<int64_t>(size_of_shard(i) - within, std::ssize(out));
+    if (count == 0) continue;  // an empty shard
+    shard(i)->read(within, out.first(static_cast<size_t>(count)));
     out = out.subspan(static_cast<size_t>(count));
     first += count;
   }
 }
 
 void JoinedShards::cut_documents(int64_t token) {
-  const auto shard =
-      std::find_if(shards_.begin(), shards_.end(), [](const TokenShard& some) { return some.size() > 0; });
-  if (shard == shards_.end()) return;
-  document_token_ = token >= 0 ? token : shard->type() == TokenType::u16 ? 50256 : 128000;
+  if (size() == 0) return;
+  const auto first_full = std::upper_bound(starts_.begin(), starts_.end(), 0) - 1;
+  const std::shared_ptr<const TokenShard> full = shard(static_cast<size_t>(first_full - starts_.begin()));
+  document_token_ = token >= 0 ? token : full->type() == TokenType::u16 ? 50256 : 128000;
   constexpr int64_t kPiece = int64_t{1} << 20;
-  for (int64_t first = 0; first < shard->size(); first += kPiece)
-    if (!positions_of(document_token_, *shard, first, std::min(kPiece, shard->size() - first)).empty()) return;
+  for (int64_t first = 0; first < full->size(); first += kPiece)
+    if (!positions_of(document_token_, *full, first, std::min(kPiece, full->size() - first)).empty()) return;
   fail(Exit::config,
-       fmt::format("{}: expected documents that begin with token {}, got none", shard->describe(), document_token_),
+       fmt::format("{}: expected documents that begin with token {}, got none", full->describe(), document_token_),
        "set data.document_token to the token that begins each document, or data.document_mask = false");
 }
 
@@ -126,7 +147,7 @@ std::vector<int64_t> JoinedShards::document_begins(int64_t first, int64_t count)
 
 std::string JoinedShards::describe() const {
   const std::string cut = document_token_ < 0 ? "" : fmt::format(", token {} begins a document", document_token_);
-  return fmt::format("{} shards: {} tokens{}", shards_.size(), format_count(static_cast<double>(size())), cut);
+  return fmt::format("{} shards: {} tokens{}", paths_.size(), format_count(static_cast<double>(size())), cut);
 }
 
 std::vector<std::string> list_token_shards(const std::string& path) {
@@ -149,6 +170,19 @@ std::vector<std::string> list_token_shards(const std::string& path) {
          "set data.path to a .bin file, a folder of .bin files, or a pattern such as \"data/train_*.bin\"");
   }
   std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+std::vector<std::string> list_token_shards(const std::string& path, const OpeningRanks& ranks) {
+  std::string names;  // each with a zero byte behind it, which no name contains
+  ranks.agree([&] {
+    if (ranks.rank() > 0) return;
+    for (const std::string& name : list_token_shards(path)) names += name + '\0';
+  });
+  names = ranks.broadcast(names);
+  std::vector<std::string> paths;
+  for (size_t begin = 0; begin < names.size(); begin += paths.back().size() + 1)
+    paths.push_back(names.substr(begin, names.find('\0', begin) - begin));
   return paths;
 }
 

@@ -4,12 +4,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/file.h"
+#include "formats/tokens/opening_ranks.h"
 #include "formats/tokens/token_file.h"
 #include "formats/tokens/token_type.h"
 
@@ -40,10 +44,13 @@ class TokenShard final : public TokenSource {
   TokenShardHeader header_;
 };
 
-// Shards joined in the order given.
+// Shards joined in the order given. A shard is mapped at its first use, and at most `most_mapped` are at a time: the
+// system limits memory maps, by default to 65530.
 class JoinedShards final : public TokenSource {
  public:
-  explicit JoinedShards(const std::vector<std::string>& paths);
+  // The ranks share the look at the headers of all shards. Errors: those of TokenShard, of the first bad one. Later, in
+  // reads: data, where a shard has changed or gone.
+  explicit JoinedShards(std::vector<std::string> paths, const OpeningRanks& ranks = {}, size_t most_mapped = 16384);
   int64_t size() const override { return starts_.back(); }
   void read(int64_t first, std::span<int32_t> out) const override;
   // Enables document_begins: a document begins at each `token`; -1: at 50256 (GPT-2) where the first shard holds u16,
@@ -53,13 +60,21 @@ class JoinedShards final : public TokenSource {
   std::string describe() const override;
 
  private:
-  std::vector<TokenShard> shards_;
+  int64_t size_of_shard(size_t i) const { return starts_[i + 1] - starts_[i]; }
+  std::shared_ptr<const TokenShard> shard(size_t i) const;
+
+  std::vector<std::string> paths_;
   std::vector<int64_t> starts_;  // first token of each shard, then the total
   int64_t document_token_ = -1;  // -1: unknown
+  size_t most_mapped_;
+  mutable std::mutex mutex_;  // of mapped_
+  mutable std::map<size_t, std::shared_ptr<const TokenShard>> mapped_;
 };
 
 // The shards that `path` names: a file, all `*.bin` of a folder, or a pattern with * ? [ ]; sorted bytewise. Errors:
 // Exit::data when nothing matches.
 std::vector<std::string> list_token_shards(const std::string& path);
+// The same, where one of the ranks looks for all.
+std::vector<std::string> list_token_shards(const std::string& path, const OpeningRanks& ranks);
 
 }  // namespace mw

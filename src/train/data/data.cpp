@@ -132,7 +132,8 @@ namespace {
 bool is_megatron_file(const std::string& path) { return has_suffix(path, ".bin") || has_suffix(path, ".idx"); }
 
 // Errors name the run-file key that the path came from.
-std::unique_ptr<TokenSource> open_source(const TokenSourceOptions& options, const char* key) {
+std::unique_ptr<TokenSource> open_source(const TokenSourceOptions& options, const char* key,
+                                         const OpeningRanks& ranks) {
   const bool is_there = path_exists(options.path);
   const std::string index = options.path + ".idx";
   if (options.kind == DataKind::text && !options.path.empty() && !is_there)
@@ -146,7 +147,7 @@ std::unique_ptr<TokenSource> open_source(const TokenSourceOptions& options, cons
     fail(Exit::data, fmt::format("{} = \"{}\" is no prefix of .bin and .idx", key, printable(options.path)),
          "set data.kind=text to train on its bytes, or `moewright tokenize` it first");
   try {
-    return open_token_source(options);
+    return open_token_source(options, ranks);
   } catch (const Error& error) {
     fail(error.code(), fmt::format("{}: {}", key, error.what()), error.hint());
   }
@@ -154,7 +155,8 @@ std::unique_ptr<TokenSource> open_source(const TokenSourceOptions& options, cons
 
 }  // namespace
 
-std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, bool validation) {
+std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, bool validation,
+                                          const OpeningRanks& ranks) {
   const DataSpec& data = run.data;
   const bool only_validation = validation && !data.val_path.empty();
   if (data.path.empty() == data.blend.empty() && !only_validation)
@@ -182,7 +184,7 @@ std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, boo
   std::vector<WeightedSource> sources;
   for (const BlendPart& part : parts) {
     options.path = part.path;
-    sources.push_back({part.weight, open_source(options, key)});
+    sources.push_back({part.weight, open_source(options, key, ranks)});
   }
   try {
     return std::make_unique<SampleOrder>(std::move(sources), run.train.seq_len, vocab,

@@ -70,9 +70,11 @@ class SampleOrder {
   int64_t seq_len_, vocab_;
 };
 
-// Opens the training or validation data of a run. For validation, null when the run has none. Errors: config, for keys
-// of [data] that exclude each other; data, naming the key, for files that are missing, damaged or too short.
-std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, bool validation);
+// Opens the training or validation data of a run, together with the other `ranks`. For validation, null when the run
+// has none. Errors: config, for keys of [data] that exclude each other; data, naming the key, for files that are
+// missing, damaged or too short.
+std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, bool validation,
+                                          const OpeningRanks& ranks = {});
 
 // A warning where data.kind = "text" reads a file whose name says that it is no plain text; else "".
 std::string doubt_about_text(const RunSpec& run);

@@ -1,12 +1,13 @@
 #include "train/loop/run_validation.h"
 
+#include "train/data/comm_ranks.h"
 #include "train/loop/sample.h"
 
 namespace mw {
 
-RunValidation::RunValidation(const RunSpec& run, const ModelSpec& model, const SampleOrder& training) {
+RunValidation::RunValidation(Comm& world, const RunSpec& run, const ModelSpec& model, const SampleOrder& training) {
   const TrainSpec& train = run.train;
-  if (train.val_batches > 0) data_ = open_samples(run, model.vocab, true);
+  if (train.val_batches > 0) data_ = open_samples(run, model.vocab, true, CommRanks(world));
   if (train.val_batches > 0 && train.val_every > 0 && data_ == nullptr)
     fail(Exit::config, fmt::format("train.val_every = {}, but there is no data to validate on", train.val_every),
          "name some in data.val_path, hold some out by data.val_fraction, or set train.val_every = 0");

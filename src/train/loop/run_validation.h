@@ -15,10 +15,10 @@ namespace mw {
 
 class RunValidation {
  public:
-  // Opens what the run validates on, if anything. training: its training data. Errors: data; config, without data for
-  // train.val_every or train.val_questions, or with train.byte_baseline but without text; also as open_run_tokenizer,
-  // with train.val_questions.
-  RunValidation(const RunSpec& run, const ModelSpec& model, const SampleOrder& training);
+  // Opens what the run validates on, if anything. training: its training data. Collective over the world. Errors: data;
+  // config, without data for train.val_every or train.val_questions, or with train.byte_baseline but without text; also
+  // as open_run_tokenizer, with train.val_questions.
+  RunValidation(Comm& world, const RunSpec& run, const ModelSpec& model, const SampleOrder& training);
 
   const SampleOrder* data() const { return data_.get(); }  // null: the run does not validate
 

@@ -22,6 +22,7 @@
 #include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/disk_need.h"
 #include "train/checkpoint/shared_folder.h"
+#include "train/data/comm_ranks.h"
 #include "train/data/data.h"
 #include "train/loop/balancer.h"
 #include "train/loop/console.h"
@@ -131,9 +132,9 @@ void Trainer::prepare() {
     if (!run_.log.trace.empty()) prepare_trace_file(run_.log.trace);
   }
   if (!options_.dry_run && !run_.checkpoint.dir.empty()) check_shared_folder(world_.comm(), run_.checkpoint.dir);
-  data_ = open_samples(run_, model.vocab, false);
+  data_ = open_samples(run_, model.vocab, false, CommRanks(world_.comm()));
   state_.data_tokens = data_->tokens();
-  validation_ = std::make_unique<RunValidation>(run_, model, *data_);
+  validation_ = std::make_unique<RunValidation>(world_.comm(), run_, model, *data_);
   sample_ = std::make_unique<FinalSample>(world_.comm(), run_, model);
   if (leader_) check_vocabulary(*data_, run_, model.vocab);
   if (leader_ && validation_->data() != nullptr) check_vocabulary(*validation_->data(), run_, model.vocab);

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "layout/shares.h"
 #include "planner/search.h"
+#include "train/data/comm_ranks.h"
 #include "train/loop/loads.h"
 #include "train/loop/train_step.h"
 
@@ -33,7 +34,8 @@ struct TimedSteps {
 void time_steps(World& world, const RunSpec& run, TimedSteps& timed) {
   const std::unique_ptr<Engine> engine = make_engine(world, run);
   set_first_weights(*engine);
-  const std::unique_ptr<SampleOrder> samples = open_samples(run, engine->plan.model.vocab, false);
+  const std::unique_ptr<SampleOrder> samples =
+      open_samples(run, engine->plan.model.vocab, false, CommRanks(world.comm()));
   RunState state;
   int steps = 0;
   for (double sum = 0; steps < kFewestSteps || (sum < kEnoughSeconds && steps < kMostSteps);) {
