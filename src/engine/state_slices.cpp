@@ -21,19 +21,34 @@ std::vector<Value> converted(const std::byte* from, int64_t count, Convert conve
   return values;
 }
 
+// Elements [at, at + count) of a view that may be empty.
+TensorView part_of(const TensorView& view, int64_t at, int64_t count) {
+  return view.data == nullptr ? view : view.reshape({view.numel()}).slice(at, count);
+}
+
 }  // namespace
+
+std::vector<LocalSlice> cut_slice(const LocalSlice& slice, int64_t most) {
+  std::vector<LocalSlice> parts;
+  for (const TensorSlice& part : cut_slice(slice.part, most)) {
+    const int64_t at = part.first - slice.part.first;
+    parts.push_back(slice);
+    parts.back().part = part;
+    parts.back().values = part_of(slice.values, at, part.size);
+    parts.back().near = part_of(slice.near, at, part.size);
+    parts.back().place += at;
+  }
+  return parts;
+}
 
 std::vector<LocalSlice> local_slices(ParamStore& params, bool with_optimizer) {
   std::vector<LocalSlice> slices;
   for (Parameter& p : params.all()) {
     const auto add = [&](StateKind kind, TensorView view, TensorView near, ElementRange range, bool is_cut) {
-      const auto part_of = [](const TensorView& x, const HeldSlice& held) {
-        return x.data == nullptr ? x : x.reshape({x.numel()}).slice(held.at, held.slice.size);
-      };
       for (const HeldSlice& held : held_slices(p.row.shape, p.pieces, range))
-        slices.push_back({state_name(kind, p.row), p.row.shape, held.slice, part_of(view, held), part_of(near, held),
-                          p.replicas, range.begin + held.at, p.row.expert ? p.matrix_elements() : p.numel(),
-                          p.row.expert, is_cut, p.is_copy});
+        slices.push_back({state_name(kind, p.row), p.row.shape, held.slice, part_of(view, held.at, held.slice.size),
+                          part_of(near, held.at, held.slice.size), p.replicas, range.begin + held.at,
+                          p.row.expert ? p.matrix_elements() : p.numel(), p.row.expert, is_cut, p.is_copy});
     };
     if (p.is_split()) add(StateKind::param, p.rest, p.held_near(), p.held, p.holds_cut);
     else add(StateKind::param, p.master, {}, p.held, p.holds_cut);

@@ -32,6 +32,9 @@ struct LocalSlice {
   bool is_copy = false;  // of tied embeddings, beside the head
 };
 
+// The same in parts of `most` elements, in their order; the last may have fewer.
+std::vector<LocalSlice> cut_slice(const LocalSlice& slice, int64_t most);
+
 // What `params` holds, in the order of its parameters; of one tensor in the order of StateMap::slices.
 std::vector<LocalSlice> local_slices(ParamStore& params, bool with_optimizer);
 

@@ -72,6 +72,16 @@ TensorSlice slice_of(const std::vector<int64_t>& shape, const SlicePiece& piece)
   return slice;
 }
 
+std::vector<TensorSlice> cut_slice(const TensorSlice& slice, int64_t most) {
+  std::vector<TensorSlice> parts;
+  for (int64_t at = 0; at < slice.size; at += most) {
+    parts.push_back(slice);
+    parts.back().first += at;
+    parts.back().size = std::min(most, slice.size - at);
+  }
+  return parts;
+}
+
 TensorSlice whole_tensor(const std::vector<int64_t>& shape) { return whole_box(shape, 0, 0, shape.front()); }
 
 void for_each_shared_run(const std::vector<int64_t>& shape, const TensorSlice& a, const TensorSlice& b,

@@ -23,6 +23,8 @@ int64_t box_elements(const std::vector<int64_t>& shape, const TensorSlice& slice
 // A box with all of its elements.
 TensorSlice whole_box(const std::vector<int64_t>& shape, int axis, int64_t begin, int64_t count);
 TensorSlice whole_tensor(const std::vector<int64_t>& shape);
+// The slice in parts of `most` elements, in their order; the last may have fewer.
+std::vector<TensorSlice> cut_slice(const TensorSlice& slice, int64_t most);
 // A piece, all of it.
 TensorSlice slice_of(const std::vector<int64_t>& shape, const SlicePiece& piece);
 

@@ -85,6 +85,9 @@ def check_training_goes_on():
     same_bits(checks, "from an imported checkpoint", read_metrics("from-folder"), read_metrics("from-import"))
     index = json.loads(pathlib.Path("started/step-00000000/index.json").read_text())
     checks.expect(all(name.startswith("param.") for name in index["tensors"]), "an imported checkpoint has moments")
+    # A rank that holds one expert verifies no other.
+    counts = {s["count"] for s in index["slices"] if ".moe.w_" in s["tensor"]}
+    checks.expect(counts == {1}, f"an imported checkpoint has slices of {counts} experts")
 
 
 def check_other_files():

@@ -75,6 +75,14 @@ TEST(TensorSlice, RunsAreAsLongAsTheyCanBe) {
   EXPECT_EQ(runs, 4);
 }
 
+TEST(TensorSlice, IsCutIntoParts) {
+  const std::vector<int64_t> shape = {4, 6, 5};
+  const TensorSlice slice{1, 2, 3, 7, 11};
+  EXPECT_EQ(cut_slice(slice, 11), std::vector<TensorSlice>{slice});
+  EXPECT_EQ(cut_slice(slice, 4), (std::vector<TensorSlice>{{1, 2, 3, 7, 4}, {1, 2, 3, 11, 4}, {1, 2, 3, 15, 3}}));
+  EXPECT_TRUE(cut_slice({1, 2, 3, 7, 0}, 4).empty());
+}
+
 TEST(TensorSlice, OfElementsHeldOfSeveralPieces) {
   const std::vector<int64_t> shape = {7, 3};
   const std::vector<SlicePiece> pieces = {{0, 5, 0, 2}, {0, 1, 2, 1}, {0, 3, 3, 1}};  // entries 5 6 1 3

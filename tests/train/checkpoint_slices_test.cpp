@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "engine/state_slices.h"
 #include "formats/io/checksum.h"
 #include "formats/weights/safetensors_writer.h"
 #include "train/checkpoint/checkpoint.h"
@@ -134,6 +135,27 @@ TEST(CheckpointSlices, LoadHoweverTheyWereCut) {
       return parts;
     });
     saved.expect_loads();
+  }
+}
+
+// What a save cuts: parts that are together what was cut.
+TEST(CheckpointSlices, OfARankAreCutIntoParts) {
+  const std::unique_ptr<Comm> world = make_self_comm();
+  Engine engine(build_native_model(small_run().native), small_run(), *world, 1);
+  engine.params.initialise(3, engine.stream);
+  constexpr int64_t kMost = 7;
+  for (const LocalSlice& slice : local_slices(engine.params, true)) {
+    int64_t at = 0;
+    for (const LocalSlice& part : cut_slice(slice, kMost)) {
+      EXPECT_EQ(part.tensor, slice.tensor);
+      EXPECT_EQ(part.part, (TensorSlice{slice.part.axis, slice.part.begin, slice.part.count, slice.part.first + at,
+                                        std::min(kMost, slice.part.size - at)}));
+      EXPECT_EQ(part.values.numel(), part.part.size);
+      EXPECT_EQ(part.values.as<float>(), slice.values.as<float>() + at);
+      EXPECT_EQ(part.place, slice.place + at);
+      at += part.part.size;
+    }
+    EXPECT_EQ(at, slice.part.size);
   }
 }
 

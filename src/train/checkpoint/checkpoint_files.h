@@ -14,6 +14,9 @@
 
 namespace mw {
 
+// The most elements of a slice that is written, 256 MiB of fp32: who needs some of them verifies the slice as a whole.
+inline constexpr int64_t kMostSliceElements = int64_t{1} << 26;
+
 // DIR/step-N.
 std::string checkpoint_folder(const std::string& dir, int64_t step);
 // The name of a rank's file.

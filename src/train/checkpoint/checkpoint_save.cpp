@@ -27,15 +27,20 @@ constexpr int64_t kSavePiece = 4 << 20;  // elements written at a time, and of a
 // Bytes after which a file is synced: a disk that takes long for what the memory took at once is seen to move.
 constexpr int64_t kSyncEvery = int64_t{256} << 20;
 
+// Adds a slice that this rank writes.
+void add_cut(std::vector<LocalSlice>& mine, const LocalSlice& slice) {
+  for (LocalSlice& part : cut_slice(slice, kMostSliceElements)) mine.push_back(std::move(part));
+}
+
 // Which of this rank's slices it writes: dense ones are dealt out by size over the ranks that hold the same; expert
 // ones belong to the first replica; what ZeRO cuts is its owner's; tied embeddings beside the head are copies.
 std::vector<LocalSlice> slices_to_write(Engine& engine) {
   std::map<Replicas, std::vector<int64_t>> load;
   std::vector<LocalSlice> mine;
-  for (LocalSlice& slice : local_slices(engine.params, true)) {
+  for (const LocalSlice& slice : local_slices(engine.params, true)) {
     if (slice.is_copy) continue;
     if (slice.is_cut || slice.is_expert) {
-      if (slice.is_cut || engine.plan.coords.edp == 0) mine.push_back(std::move(slice));
+      if (slice.is_cut || engine.plan.coords.edp == 0) add_cut(mine, slice);
       continue;
     }
     // The same walk on every replica, over whole dense slices only: all agree on the writer.
@@ -44,7 +49,7 @@ std::vector<LocalSlice> slices_to_write(Engine& engine) {
     shares.resize(static_cast<size_t>(replicas.size()));
     const auto least = std::min_element(shares.begin(), shares.end());
     *least += slice.values.numel();
-    if (least - shares.begin() == replicas.rank()) mine.push_back(std::move(slice));
+    if (least - shares.begin() == replicas.rank()) add_cut(mine, slice);
   }
   return mine;
 }

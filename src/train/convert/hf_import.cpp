@@ -48,13 +48,28 @@ void check_finite(std::span<const float> values, const std::string& name, const 
        "the model is broken; fetch it again");
 }
 
+// The slices of a parameter: each expert is one, unless it is too large, so that a rank of a run verifies its own
+// alone.
+std::vector<TensorSlice> slices_of_row(const ParamRow& row) {
+  std::vector<TensorSlice> slices;
+  const int64_t entries = row.shape.front(), each = row.expert ? 1 : entries;
+  for (int64_t entry = 0; entry < entries; entry += each)
+    for (const TensorSlice& part : cut_slice(whole_box(row.shape, 0, entry, each), kMostSliceElements))
+      slices.push_back(part);
+  return slices;
+}
+
 // Streams the tensors of a folder into this rank's file of a checkpoint.
 class RankWriter {
  public:
   RankWriter(Comm& world, const HfFolder& folder, std::vector<ParamRow> rows, const std::string& checkpoint)
       : world_(world), folder_(folder), rows_(std::move(rows)), file_(rank_file_name(world.rank())) {
     for (const HfTensor& tensor : folder_.tensors) sources_[tensor.param].push_back(&tensor);
-    for (const ParamRow& row : rows_) writer_.declare(key(row), "F32", row.shape);
+    for (const ParamRow& row : rows_) {
+      order_sources(row);
+      for (const TensorSlice& slice : slices_of_row(row))
+        writer_.declare(key(row, slice), "F32", stored_shape(row.shape, slice));
+    }
     writer_.begin(checkpoint + "/" + file_);
   }
 
@@ -62,35 +77,48 @@ class RankWriter {
   nlohmann::json write() {
     nlohmann::json entries = nlohmann::json::array();
     for (const ParamRow& row : rows_)
-      entries.push_back(slice_entry({"param." + row.name, whole_tensor(row.shape), file_, key(row), write_row(row)}));
+      for (const TensorSlice& slice : slices_of_row(row))
+        entries.push_back(slice_entry({name_of(row), slice, file_, key(row, slice), write_slice(row, slice)}));
     note_work(world_, "finish_file");
     writer_.finish();
     return entries;
   }
 
  private:
-  static std::string key(const ParamRow& row) { return slice_key("param." + row.name, whole_tensor(row.shape)); }
+  static std::string name_of(const ParamRow& row) { return "param." + row.name; }
+  static std::string key(const ParamRow& row, const TensorSlice& slice) { return slice_key(name_of(row), slice); }
 
-  // The checksum of what was written.
-  std::string write_row(const ParamRow& row) {
-    std::vector<const HfTensor*>& parts = sources_[row.name];
-    std::sort(parts.begin(), parts.end(), [](const HfTensor* a, const HfTensor* b) { return a->begin < b->begin; });
-    Xxh3Stream checksum;
+  // By their place in the parameter, which they cover.
+  void order_sources(const ParamRow& row) {
+    std::vector<const HfTensor*>& sources = sources_[row.name];
+    std::sort(sources.begin(), sources.end(), [](const HfTensor* a, const HfTensor* b) { return a->begin < b->begin; });
     int64_t at = 0;
-    for (const HfTensor* part : parts) {
-      MW_CHECK(part->begin == at, "{} begins at {} of {}, expected {}", part->name, part->begin, row.name, at);
-      for (int64_t first = 0; first < part->numel(); first += kImportPiece) {
-        note_work(world_, "convert_tensor");
-        values_.resize(static_cast<size_t>(std::min(kImportPiece, part->numel() - first)));
-        read_hf_tensor(folder_.files, *part, first, values_);
-        check_finite(values_, part->name, folder_.files.path());
-        const auto bytes = std::as_bytes(std::span(values_));
-        checksum.update(bytes);
-        writer_.write(key(row), bytes);
-      }
-      at += part->numel();
+    for (const HfTensor* source : sources) {
+      MW_CHECK(source->begin == at, "{} begins at {} of {}, expected {}", source->name, source->begin, row.name, at);
+      at += source->numel();
     }
     MW_CHECK(at == row.numel(), "{} has {} elements, its tensors {}", row.name, row.numel(), at);
+  }
+
+  // The checksum of what was written.
+  std::string write_slice(const ParamRow& row, const TensorSlice& slice) {
+    const std::vector<const HfTensor*>& sources = sources_.at(row.name);
+    const int64_t begin = slice.begin * (row.numel() / row.shape.front()) + slice.first, end = begin + slice.size;
+    auto source = std::upper_bound(sources.begin(), sources.end(), begin,
+                                   [](int64_t at, const HfTensor* tensor) { return at < tensor->begin; }) -
+                  1;
+    Xxh3Stream checksum;
+    for (int64_t at = begin; at < end; at += std::ssize(values_)) {
+      note_work(world_, "convert_tensor");
+      if (at == (*source)->begin + (*source)->numel()) ++source;
+      const int64_t first = at - (*source)->begin;
+      values_.resize(static_cast<size_t>(std::min({kImportPiece, end - at, (*source)->numel() - first})));
+      read_hf_tensor(folder_.files, **source, first, values_);
+      check_finite(values_, (*source)->name, folder_.files.path());
+      const auto bytes = std::as_bytes(std::span(values_));
+      checksum.update(bytes);
+      writer_.write(key(row, slice), bytes);
+    }
     return checksum.hex();
   }
 
