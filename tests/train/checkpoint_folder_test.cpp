@@ -6,9 +6,12 @@
 #include <chrono>
 #include <future>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <thread>
 
+#include "support/counting_comm.h"
 #include "support/thread_comm.h"
+#include "train/checkpoint/checkpoint_files.h"
 #include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/shared_folder.h"
 #include "train/helpers.h"
@@ -43,6 +46,41 @@ TEST(CheckpointFolder, KeepsTheNewest) {
   EXPECT_EQ(s.names(), (Names{"step-00000004", "step-00000006"}));
 }
 
+// Watches a folder when the ranks meet.
+class WatchingComm : public ForwardingComm {
+ public:
+  WatchingComm(Comm& inner, std::string folder) : ForwardingComm(inner), folder_(std::move(folder)) {}
+  void barrier() override {
+    was_there = std::filesystem::exists(folder_);
+    moves = progress_.read().moves;
+    ForwardingComm::barrier();
+  }
+  Progress* progress() override { return &progress_; }
+
+  bool was_there = false;  // at the last barrier
+  int64_t moves = 0;       // until then
+
+ private:
+  std::string folder_;
+  Progress progress_;
+};
+
+// Removing thousands of files takes long: no other rank waits for it at the barrier, and the watchdog sees it move.
+TEST(CheckpointFolder, RemovesOldOnesWhenTheNewOneIsCompleteForAllRanks) {
+  const ScratchDir dir;
+  const std::string old = dir / "step-00000002";
+  const std::unique_ptr<Comm> alone = make_self_comm();
+  WatchingComm world(*alone, old);
+  Engine engine(build_native_model(small_run().native), small_run(), world, 1);
+  save_checkpoint(engine, dir.path(), {2, 2}, 1);
+  for (int rank = 1; rank < 50; ++rank)
+    write_raw(old + fmt::format("/rank-{:05}.safetensors", rank), "of a larger run");
+  save_checkpoint(engine, dir.path(), {4, 4}, 1);
+  EXPECT_TRUE(world.was_there);
+  EXPECT_FALSE(std::filesystem::exists(old));
+  EXPECT_GE(world.progress()->read().moves - world.moves, 50);
+}
+
 // A run that went back to an older step writes lower steps than those that are there.
 TEST(CheckpointFolder, NeverPrunesTheOneJustWritten) {
   Saver s;
@@ -51,6 +89,23 @@ TEST(CheckpointFolder, NeverPrunesTheOneJustWritten) {
   EXPECT_EQ(s.names(), (Names{"step-00000010", "step-00000040"}));
   s.save(20, 1);
   EXPECT_EQ(s.names(), Names{"step-00000020"});
+}
+
+// Without a broadcast of each rank's entries to all.
+TEST(CheckpointFolder, RankZeroAloneGathersTheEntries) {
+  for (const int ranks : {1, 5})
+    run_ranks(ranks, [&](Comm& world, Stream&) {
+      CountingComm counting(world);
+      nlohmann::json own = nlohmann::json::array(), expected = nlohmann::json::array();
+      for (int rank = 0; rank < ranks; ++rank)
+        for (int i = 0; i < rank % 3 * 40; ++i) {  // some have none
+          if (world.rank() == rank) own.push_back({{"tensor", i}, {"of", rank}});
+          if (world.rank() == 0) expected.push_back({{"tensor", i}, {"of", rank}});
+        }
+      EXPECT_EQ(gather_entries(counting, own), expected);
+      EXPECT_EQ(counting.gathered_bytes, 0);
+      EXPECT_EQ(counting.exchanges(256), 1);
+    });
 }
 
 TEST(CheckpointFolder, EveryRankMustSeeIt) {

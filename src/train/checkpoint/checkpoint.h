@@ -58,11 +58,11 @@ CheckpointIndex parse_checkpoint_index(std::string_view text, const std::string&
 // Total bytes of a checkpoint's tensors, over all files.
 int64_t checkpoint_bytes(const Plan& plan);
 
-// Asynchronous save of DIR/step-N: the constructor starts writing in the background; finish() completes the checkpoint
-// and then removes the oldest complete ones beyond `keep` (retention). Until finish() returns, weights and moments must
-// not change: gradients may be computed, but not applied. From a GPU, 16 MiB at a time are staged on the host. The
-// destructor stops writing if finish() was not called. After any failure the folder stays incomplete and older
-// checkpoints remain. Constructor and finish are collective over the world.
+// Asynchronous save of DIR/step-N: the constructor starts writing in the background; finish() completes the checkpoint,
+// and when it is complete for all ranks, rank 0 removes the oldest complete ones beyond `keep` (retention). Until
+// finish() returns, weights and moments must not change: gradients may be computed, but not applied. From a GPU, 16 MiB
+// at a time are staged on the host. The destructor stops writing if finish() was not called. After any failure the
+// folder stays incomplete and older checkpoints remain. Constructor and finish are collective over the world.
 // Errors: numeric, when a weight is not finite; checkpoint, data. Errors of writing are thrown by finish.
 class CheckpointSave {
  public:

@@ -6,10 +6,14 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <string_view>
 
 #include "base/file.h"
 #include "base/text.h"
+#include "comm/watchdog/watchdog.h"
 #include "formats/io/checksum.h"
 #include "layout/state_map.h"
 #include "train/checkpoint/disk_need.h"
@@ -35,16 +39,23 @@ std::vector<int64_t> stored_shape(std::vector<int64_t> global_shape, const Tenso
 
 namespace {
 
-// What ranks and index left in the folder of a checkpoint; other files stay, and the folder with them.
-void remove_parts(const fs::path& folder) {
-  std::vector<fs::path> parts;
+// Removes what lies in a folder and is to go by its name. There may be a file of each rank: each is noted as progress.
+void remove_files(Comm& world, const fs::path& folder, const std::function<bool(const std::string& name)>& goes) {
+  std::vector<fs::path> files;
   std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (name.rfind("rank-", 0) == 0 || name.rfind("index.json", 0) == 0 || name.rfind("DONE", 0) == 0)
-      parts.push_back(it->path());
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    if (goes(it->path().filename().string())) files.push_back(it->path());
+  for (const fs::path& file : files) {
+    note_work(world, "remove_file");
+    fs::remove(file, error);
   }
-  for (const fs::path& part : parts) fs::remove(part, error);
+}
+
+// What ranks and index left in the folder of a checkpoint; other files stay, and the folder with them.
+void remove_parts(Comm& world, const fs::path& folder) {
+  remove_files(world, folder, [](const std::string& name) {
+    return name.rfind("rank-", 0) == 0 || name.rfind("index.json", 0) == 0 || name.rfind("DONE", 0) == 0;
+  });
 }
 
 }  // namespace
@@ -82,7 +93,14 @@ std::unique_ptr<OutputLock> lock_checkpoints(const std::string& dir) {
   }
 }
 
-void remove_incomplete_checkpoints(const std::string& dir, int64_t step) {
+void remove_checkpoint(Comm& world, const std::string& folder) {
+  std::error_code error;
+  fs::remove(folder + "/DONE", error);
+  remove_files(world, folder, [](const std::string&) { return true; });
+  fs::remove_all(folder, error);
+}
+
+void remove_incomplete_checkpoints(Comm& world, const std::string& dir, int64_t step) {
   std::vector<fs::path> folders;
   std::error_code error;
   for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
@@ -92,15 +110,15 @@ void remove_incomplete_checkpoints(const std::string& dir, int64_t step) {
       folders.push_back(it->path());
   }
   for (const fs::path& folder : folders) {
-    remove_parts(folder);
+    remove_parts(world, folder);
     fs::remove(folder, error);  // if it is empty
   }
 }
 
-void prepare_checkpoint_folder(const std::string& dir, const std::string& folder, int64_t bytes) {
+void prepare_checkpoint_folder(Comm& world, const std::string& dir, const std::string& folder, int64_t bytes) {
   std::error_code error;
   fs::remove(folder + "/DONE", error);  // a rewritten checkpoint is incomplete until it is done again
-  remove_parts(folder);
+  remove_parts(world, folder);
   // Before the folder is made: nothing of a checkpoint that cannot be written stays.
   if (const std::optional<int64_t> free = free_disk_bytes(dir); free && *free < bytes) {
     fs::remove(folder, error);  // one that was there before, if it is empty now
@@ -122,12 +140,30 @@ nlohmann::json slice_entry(const CheckpointSlice& slice) {
 }
 
 nlohmann::json gather_entries(Comm& world, const nlohmann::json& own) {
-  const std::string text = own.dump();
+  constexpr size_t kRow = 256;  // bytes: messages count rows in 32 bits
+  std::string text = own.dump();
+  text.resize((text.size() + kRow - 1) / kRow * kRow, ' ');
+  const auto ranks = static_cast<size_t>(world.size());
+  std::vector<int64_t> rows(ranks);
+  rows[static_cast<size_t>(world.rank())] = static_cast<int64_t>(text.size() / kRow);
+  world.all_reduce_sum(std::span(rows));
+  RowExchange x;
+  x.row_bytes = kRow;
+  x.send = text.data();
+  x.send_counts.resize(ranks);
+  x.send_offsets.resize(ranks);
+  x.send_counts[0] = rows[static_cast<size_t>(world.rank())];
+  x.receive_counts = world.rank() == 0 ? rows : std::vector<int64_t>(ranks);
+  x.receive_offsets.resize(ranks);
+  std::exclusive_scan(x.receive_counts.begin(), x.receive_counts.end(), x.receive_offsets.begin(), int64_t{0});
+  std::string texts(static_cast<size_t>(x.receive_offsets.back() + x.receive_counts.back()) * kRow, ' ');
+  x.receive = texts.data();
+  world.all_to_all(x)->wait();
   nlohmann::json all = nlohmann::json::array();
-  for (int rank = 0; rank < world.size(); ++rank) {
-    const std::string part = broadcast_text(world, text, rank);
-    if (world.rank() == 0)
-      for (nlohmann::json& slice : nlohmann::json::parse(part)) all.push_back(std::move(slice));
+  for (size_t rank = 0; rank < ranks && world.rank() == 0; ++rank) {
+    const auto part = std::string_view(texts).substr(static_cast<size_t>(x.receive_offsets[rank]) * kRow,
+                                                     static_cast<size_t>(x.receive_counts[rank]) * kRow);
+    for (nlohmann::json& slice : nlohmann::json::parse(part)) all.push_back(std::move(slice));
   }
   return all;
 }

@@ -31,16 +31,22 @@ std::vector<int64_t> stored_shape(std::vector<int64_t> global_shape, const Tenso
 std::unique_ptr<OutputLock> lock_checkpoints(const std::string& dir);
 
 // Prepares the folder of a checkpoint before anything is written: creates it, removes DONE and any files of an earlier
-// attempt, and checks that the disk has room for `bytes`. To be called on one rank. Errors: checkpoint.
-void prepare_checkpoint_folder(const std::string& dir, const std::string& folder, int64_t bytes);
+// attempt, and checks that the disk has room for `bytes`. To be called on one rank, whose progress `world` records.
+// Errors: checkpoint.
+void prepare_checkpoint_folder(Comm& world, const std::string& dir, const std::string& folder, int64_t bytes);
 
-// Removes the remains of incomplete saves of earlier steps than `step`, as after a kill or on a full disk.
-void remove_incomplete_checkpoints(const std::string& dir, int64_t step);
+// Removes a complete checkpoint, DONE first, so that what is left of a killed attempt does not look complete. To be
+// called on one rank, as above.
+void remove_checkpoint(Comm& world, const std::string& folder);
+
+// Removes the remains of incomplete saves of earlier steps than `step`, as after a kill or on a full disk. To be called
+// on one rank, as above.
+void remove_incomplete_checkpoints(Comm& world, const std::string& dir, int64_t step);
 
 // The JSON entry of a slice in the index.
 nlohmann::json slice_entry(const CheckpointSlice& slice);
 
-// Gathers the entries of all ranks on rank 0; empty on the others. Collective.
+// Gathers the entries of all ranks on rank 0; empty on the others. Two collectives, whatever the number of ranks.
 nlohmann::json gather_entries(Comm& world, const nlohmann::json& own);
 
 struct CheckpointContents {

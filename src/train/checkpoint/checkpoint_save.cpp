@@ -62,7 +62,7 @@ SharedPlacements placements_to_record(const Plan& plan) {
 
 // Never the folder just written: a run that resumed from an older checkpoint writes lower steps than those it left
 // behind.
-void remove_oldest(const std::string& dir, int64_t keep, const std::string& written) {
+void remove_oldest(Comm& world, const std::string& dir, int64_t keep, const std::string& written) {
   std::vector<std::string> complete;
   try {
     complete = list_checkpoints(dir);
@@ -71,9 +71,7 @@ void remove_oldest(const std::string& dir, int64_t keep, const std::string& writ
   }
   std::erase_if(complete, [&](const std::string& folder) { return fs::path(folder) == fs::path(written); });
   while (static_cast<int64_t>(complete.size()) > keep - 1) {
-    std::error_code error;
-    fs::remove(fs::path(complete.front()) / "DONE", error);  // first: a half-removed folder must not look complete
-    fs::remove_all(complete.front(), error);
+    remove_checkpoint(world, complete.front());
     complete.erase(complete.begin());
   }
 }
@@ -156,7 +154,8 @@ CheckpointSave::CheckpointSave(Engine& engine, const std::string& dir, const Run
     : engine_(engine), dir_(dir), folder_(checkpoint_folder(dir, state.step)), state_(state), keep_(keep) {
   const TraceScope scope(engine_.stream.trace(), Work::checkpoint, "begin_checkpoint");
   check_finite(engine_, state_.step);
-  if (engine_.world.rank() == 0) prepare_checkpoint_folder(dir_, folder_, checkpoint_bytes(engine_.plan));
+  if (engine_.world.rank() == 0)
+    prepare_checkpoint_folder(engine_.world, dir_, folder_, checkpoint_bytes(engine_.plan));
   engine_.world.barrier();
   engine_.stream.wait();  // for the update: the thread reads on another queue
   file_ = std::make_unique<RankFile>(engine_.device, slices_to_write(engine_), folder_,
@@ -181,10 +180,11 @@ void CheckpointSave::finish() {
                          placements_to_record(engine_.plan)},
                         engine_.plan.params, slices);
     sync_path(dir_);  // the folder's own name, before older ones go
-    remove_oldest(dir_, keep_, folder_);
-    remove_incomplete_checkpoints(dir_, state_.step);
   }
   engine_.world.barrier();
+  if (engine_.world.rank() > 0) return;  // the others go on, while older ones go
+  remove_oldest(engine_.world, dir_, keep_, folder_);
+  remove_incomplete_checkpoints(engine_.world, dir_, state_.step);
 }
 
 int64_t checkpoint_bytes(const Plan& plan) {

@@ -144,7 +144,7 @@ std::string import_hf_folder(Comm& world, const std::string& hf_dir, const std::
     lock = lock_checkpoints(dir);
     if (const std::string newest = newest_checkpoint(dir); !newest.empty())
       fail(Exit::checkpoint, fmt::format("{} is there already", newest), "import into another folder, or remove it");
-    prepare_checkpoint_folder(dir, checkpoint, parameter_count(model) * size_of(DType::f32));
+    prepare_checkpoint_folder(world, dir, checkpoint, parameter_count(model) * size_of(DType::f32));
   }
   world.barrier();
   const nlohmann::json slices =
