@@ -232,6 +232,13 @@ TEST_F(SafetensorsFolder, FindsTensorsAcrossShards) {
   EXPECT_TRUE(contains(error_of([&] { set.require("model.c"); }), "did you mean \"model."));
 }
 
+// 350,000 tensors, as a model of a trillion parameters in small experts may have, take 40 MB.
+TEST_F(SafetensorsFolder, ReadsLargeIndexes) {
+  write_index("{\"weight_map\":" + std::string(size_t{48} << 20, ' ') +
+              R"({"model.a":"s1.safetensors","model.b":"s2.safetensors"}})");
+  EXPECT_EQ(open_safetensors_folder(dir_.path()).names().size(), 2u);
+}
+
 TEST_F(SafetensorsFolder, PrefersTheSingleFile) {
   write_index("damaged");
   write_single(dir_ / "model.safetensors", "whole", "U8", 1, "W");

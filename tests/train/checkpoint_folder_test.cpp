@@ -108,6 +108,24 @@ TEST(CheckpointFolder, RankZeroAloneGathersTheEntries) {
     });
 }
 
+// Nobody could read it, and older ones would be gone.
+TEST(CheckpointFolder, IsNotCompleteWithAnIndexThatIsTooLarge) {
+  Saver s;
+  s.save(1, 1);
+  const std::string folder = s.dir / "step-00000001", text = read_raw(folder + "/index.json");
+  std::filesystem::remove(folder + "/DONE");
+  const nlohmann::json slices = nlohmann::json::parse(text)["slices"];
+  const CheckpointContents contents{{1, 1}, to_toml(small_run()), ""};
+  const auto complete = [&](size_t limit) {
+    complete_checkpoint(folder, contents, s.engine.plan.params, slices, limit);
+  };
+  const std::string error = error_of([&] { complete(text.size() / 2); }, Exit::checkpoint);
+  EXPECT_TRUE(contains(error, fmt::format("index.json: {} slices take", slices.size()))) << error;
+  EXPECT_TRUE(list_checkpoints(s.dir.path()).empty());
+  complete(2 * text.size());
+  EXPECT_EQ(list_checkpoints(s.dir.path()), Names{folder});
+}
+
 TEST(CheckpointFolder, EveryRankMustSeeIt) {
   const ScratchDir shared, own;
   run_ranks(3, [&](Comm& world, Stream&) { check_shared_folder(world, shared.path()); });

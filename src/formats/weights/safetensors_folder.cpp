@@ -12,7 +12,7 @@
 namespace mw {
 namespace {
 
-constexpr size_t kIndexLimit = size_t{32} << 20;  // bytes; the largest public model needs 9 MB
+constexpr size_t kIndexLimit = size_t{512} << 20;  // bytes: five million tensors; the largest public model needs 9 MB
 constexpr const char* kFolderHint = "the folder is incomplete or mixes two models: download it again";
 
 }  // namespace

@@ -96,6 +96,8 @@ int64_t step_of_folder(const std::string& name);
 std::vector<std::string> list_checkpoints(const std::string& dir);
 // The complete checkpoint with the highest step, or "". Errors: those of list_checkpoints.
 std::string newest_checkpoint(const std::string& dir);
+// The largest index.json that is read and written, in bytes: some five million slices.
+inline constexpr size_t kCheckpointIndexLimit = size_t{1} << 30;
 // Reads index.json of a folder, checked against DONE. Errors: checkpoint, for a folder that is missing, incomplete or
 // damaged.
 CheckpointIndex read_checkpoint_index(const std::string& folder);

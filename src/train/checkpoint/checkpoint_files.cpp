@@ -169,7 +169,7 @@ nlohmann::json gather_entries(Comm& world, const nlohmann::json& own) {
 }
 
 void complete_checkpoint(const std::string& folder, const CheckpointContents& contents,
-                         const std::vector<ParamRow>& rows, const nlohmann::json& slices) {
+                         const std::vector<ParamRow>& rows, const nlohmann::json& slices, size_t limit) {
   nlohmann::json index = {{"format", "moewright-checkpoint"},
                           {"version", 2},
                           {"step", contents.state.step},
@@ -188,7 +188,14 @@ void complete_checkpoint(const std::string& folder, const CheckpointContents& co
         index["tensors"][state_name(kind, row)] = row.shape;
   }
   index["slices"] = slices;
-  const std::string text = index.dump(1) + "\n";
+  const std::string text = index.dump() + "\n";
+  if (text.size() > limit)
+    fail(Exit::checkpoint,
+         fmt::format("{}/index.json: {} slices take {}, but at most {} are read", folder, slices.size(),
+                     format_bytes(static_cast<int64_t>(text.size())), format_bytes(static_cast<int64_t>(limit))),
+         "older checkpoints stay; a layout in which fewer ranks share a tensor has fewer slices: lower mesh.tp or "
+         "mesh.ep, "
+         "or set mesh.zero = 0");
   parse_checkpoint_index(text, folder + "/index.json");  // what is written must load: coverage is proven before DONE
   write_text_file_atomically(folder + "/index.json", text);
   write_text_file_atomically(folder + "/DONE", xxh3_hex(std::as_bytes(std::span(text))) + "\n");

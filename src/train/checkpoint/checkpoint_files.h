@@ -55,9 +55,10 @@ struct CheckpointContents {
   bool has_moments = true;
   SharedPlacements placements = nullptr;  // null: start_placements
 };
-// Writes index.json, then DONE, after all files are complete; first checks that the index can be loaded. To be called
-// on one rank. Errors: checkpoint, data.
+// Writes index.json, then DONE, after all files are complete; first checks that the index can be loaded, which has at
+// most `limit` bytes. To be called on one rank. Errors: checkpoint, data.
 void complete_checkpoint(const std::string& folder, const CheckpointContents& contents,
-                         const std::vector<ParamRow>& rows, const nlohmann::json& slices);
+                         const std::vector<ParamRow>& rows, const nlohmann::json& slices,
+                         size_t limit = kCheckpointIndexLimit);
 
 }  // namespace mw

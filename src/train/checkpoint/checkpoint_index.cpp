@@ -245,7 +245,7 @@ CheckpointIndex read_checkpoint_index(const std::string& folder) {
   std::string source, done;
   try {
     done = read_text_file(folder + "/DONE", 4096);
-    source = read_text_file(where, size_t{1} << 30);
+    source = read_text_file(where, kCheckpointIndexLimit);
   } catch (const Error& error) {
     fail(Exit::checkpoint, error.what(), kDamagedCheckpoint);
   }
