@@ -57,11 +57,13 @@ static void check_expert_count(const ModelSpec& model) {
          "lower model.experts or model.layers");
 }
 
-// Rows are counted in 32 bits.
-bool are_rows_countable(int64_t tokens, const MoeSpec& moe, int64_t ep, TransportKind transport) {
+// A token has a row for each of its experts there; or one row, of whose choices all are counted.
+bool are_rows_countable(int64_t tokens, const MoeSpec& moe, int64_t ep, int64_t rank_experts, TransportKind transport) {
   constexpr int64_t kTooMany = int64_t{1} << 31;
-  if (tokens > kMostTokens || tokens * moe.top_k * ep >= kTooMany) return false;
-  return !traits_of(transport).equal_rows || tokens * (moe.experts + ep) < kTooMany;
+  const TransportTraits& traits = traits_of(transport);
+  const int64_t choices = traits.merges ? moe.top_k : std::min(moe.top_k, rank_experts);
+  if (tokens > kMostTokens || tokens * choices * ep >= kTooMany) return false;
+  return !traits.equal_rows || tokens * (moe.experts + ep) < kTooMany;
 }
 
 void check_dtypes(const RunSpec& run, const std::vector<TransportKind>& transports) {
@@ -177,6 +179,23 @@ static void check_slices(const Plan& plan) {
   }
 }
 
+static void check_row_counts(const Plan& plan) {
+  const int64_t tokens = routed_tokens(plan.mesh, {}, plan.batch.most_tokens()).count, ep = plan.mesh.ep;
+  for (size_t i = 0; i < plan.model.layers.size(); ++i) {
+    const LayerSpec& layer = plan.model.layers[i];
+    if (layer.feed_forward != FeedForwardKind::moe) continue;
+    const ExpertPlacement& placement = plan.placements->layers[i];
+    const int64_t homes =
+        placement.is_sliced() ? layer.moe.experts : placement.parts()[static_cast<size_t>(placement.widest())];
+    if (!are_rows_countable(tokens, layer.moe, ep, homes + replica_slots(plan.run.moe, ep), plan.transports[i]))
+      fail(Exit::config,
+           fmt::format("one rank could receive 2^31 {} rows or more in a micro-batch",
+                       traits_of(plan.transports[i]).equal_rows ? "padded" : "routed"),
+           fmt::format("raise train.micro_batches, or mesh.tp where a micro-batch is one sequence{}",
+                       ep > 1 ? "; or lower mesh.ep" : ""));
+  }
+}
+
 // A fault: the last slices lack a feature.
 static void shorten_slices(Plan& plan) {
   auto placements = std::make_shared<Placements>(*plan.placements);
@@ -255,16 +274,6 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   for (const int64_t samples : different_samples(run, run.train.micro_batches, plan.mesh.dp))
     check_tensor_parallel(model, run, plan.mesh, samples);
   check_expert_count(model);
-  for (size_t i = 0; i < model.layers.size(); ++i) {
-    const LayerSpec& layer = model.layers[i];
-    if (layer.feed_forward != FeedForwardKind::moe) continue;
-    if (!are_rows_countable(routed_tokens(plan.mesh, {}, plan.batch.most_tokens()).count, layer.moe, plan.mesh.ep,
-                            plan.transports[i]))
-      fail(Exit::config,
-           fmt::format("one rank could receive 2^31 {} rows or more in a micro-batch",
-                       traits_of(plan.transports[i]).equal_rows ? "padded" : "routed"),
-           "raise train.micro_batches");
-  }
   if (placements == nullptr)
     placements = std::make_shared<Placements>(start_placements(model, run, plan.transports, plan.mesh.ep));
   validate(*placements, model, plan.mesh.ep);
@@ -276,6 +285,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   plan.placements = std::move(placements);
   check_slices(plan);
   check_expert_shares(plan);
+  check_row_counts(plan);
   if (run.fault == Fault::short_slice) shorten_slices(plan);
   for (size_t i = 0; i < model.layers.size(); ++i)
     plan.gathers.push_back(weight_gather_of(plan.transports[i], local_layer(plan, static_cast<int64_t>(i)), model.width,

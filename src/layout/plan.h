@@ -45,8 +45,9 @@ int64_t first_routed_token(const Plan& plan);
 ModelSpec load_model_spec(const RunSpec& run);
 
 constexpr int64_t kMostTokens = int64_t{1} << 30;  // of a rank and micro-batch
-// Whether rows of a layer can be counted in 32 bits, as many of `tokens` of each of `ep` ranks as may meet on one rank.
-bool are_rows_countable(int64_t tokens, const MoeSpec& moe, int64_t ep, TransportKind transport);
+// Whether rows of a layer can be counted in 32 bits, as many of `tokens` of each of `ep` ranks as may meet on one rank,
+// which has `rank_experts` experts, replicas included.
+bool are_rows_countable(int64_t tokens, const MoeSpec& moe, int64_t ep, int64_t rank_experts, TransportKind transport);
 
 // Errors: config, unsupported, for memory.expert_gradients or memory.logits that the run's dtype or the transports do
 // not allow.

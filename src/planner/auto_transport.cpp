@@ -61,7 +61,8 @@ std::vector<Seconds> seconds_by_layer(const Request& request, const Names& in_us
   Estimator of_all(request.model, request.run, request.profile, request.load, request.ranks);
   std::erase_if(names, [&](const std::string& name) {
     if (std::find(in_use.begin(), in_use.end(), name) != in_use.end()) return false;
-    return name.empty() || fit_of(request, estimate(of_all, name).needed) == MemoryFit::none;
+    return name.empty() || !holds_rows(request, layout, name) ||
+           fit_of(request, estimate(of_all, name).needed) == MemoryFit::none;
   });
   names.emplace_back("flat");
   const auto seconds_with = [&](const ExpertLoad& load) {

@@ -75,6 +75,15 @@ std::vector<std::pair<int, int>> dense_meshes(const ModelSpec& model, const RunS
   return meshes;
 }
 
+// Whether the rows of a layer can be counted, as make_plan asks, where a rank routes so many tokens.
+bool holds_rows_of_layer(const Request& request, const Layout& layout, int64_t routed, const LayerSpec& layer,
+                         TransportKind transport) {
+  if (layer.feed_forward != FeedForwardKind::moe) return true;
+  const int64_t equal = (layer.moe.experts + layout.ep - 1) / layout.ep,
+                most = request.run.mesh.expert_shares.empty() ? equal : layer.moe.experts;
+  return are_rows_countable(routed, layer.moe, layout.ep, most + replica_slots(request.run.moe, layout.ep), transport);
+}
+
 // Whether a rank may have so many tokens and rows at a time, as make_plan asks.
 bool holds_tokens(const Request& request, const Layout& layout, int64_t dp,
                   const std::vector<TransportKind>& transports) {
@@ -87,14 +96,10 @@ bool holds_tokens(const Request& request, const Layout& layout, int64_t dp,
   if (cuts_sequences)
     for (const int64_t samples : different_samples(run, layout.micro_batches, dp))
       if (samples % layout.tp != 0) return false;
-  const Mesh mesh = mesh_of(layout, request.ranks);
-  const int64_t routed = routed_tokens(mesh, {}, tokens).count;
-  const std::vector<LayerSpec>& layers = request.model.layers;
   if (tokens > kMostTokens) return false;
-  for (size_t i = 0; i < layers.size(); ++i)
-    if (layers[i].feed_forward == FeedForwardKind::moe &&
-        !are_rows_countable(routed, layers[i].moe, layout.ep, transports[i]))
-      return false;
+  const int64_t routed = routed_tokens(mesh_of(layout, request.ranks), {}, tokens).count;
+  for (size_t i = 0; i < transports.size(); ++i)
+    if (!holds_rows_of_layer(request, layout, routed, request.model.layers[i], transports[i])) return false;
   return true;
 }
 
@@ -141,14 +146,16 @@ std::vector<Placed> placements_to_try(const Request& request, Layout layout, int
   return placements;
 }
 
-// The layout with each of these, and every ZeRO stage that makes a difference.
-void add_placed(std::vector<Layout>& layouts, const std::vector<Placed>& placements, Layout layout, int64_t stage) {
+// The layout with each of these that can count its rows, and every ZeRO stage that makes a difference.
+void add_placed(std::vector<Layout>& layouts, const Request& request, const std::vector<Placed>& placements,
+                Layout layout, int64_t stage) {
   for (const Placed& placed : placements) {
     layout.placement = placed.placement;
     for (const std::string& transport : placed.transports) {
       // Gathered weights bring no rows that "moe" could drop.
       if (transport == "gather_weights" && layout.recompute == Recompute::moe) continue;
       layout.transport = transport;
+      if (!transport.empty() && !holds_rows(request, layout, transport)) continue;
       for (const int zero : {0, 1}) {
         if (zero == 1 && stage == 1) continue;
         layout.zero = zero;
@@ -255,6 +262,16 @@ std::vector<std::string> transports_to_try(const Request& request, const Layout&
   return names;
 }
 
+bool holds_rows(const Request& request, const Layout& layout, const std::string& transport) {
+  const Mesh mesh = mesh_of(layout, request.ranks);
+  const int64_t tokens = most_samples(request.run, layout.micro_batches, mesh.dp) * request.run.train.seq_len,
+                routed = routed_tokens(mesh, {}, tokens).count;
+  const TransportKind kind = choose_transport(transport, layout.ep);
+  const std::vector<LayerSpec>& layers = request.model.layers;
+  return std::all_of(layers.begin(), layers.end(),
+                     [&](const LayerSpec& layer) { return holds_rows_of_layer(request, layout, routed, layer, kind); });
+}
+
 std::vector<Layout> layouts_of(const Request& request) {
   const RunSpec& run = request.run;
   const std::vector<std::pair<ScheduleKind, Recompute>> pairs = trainable(request).pairs;
@@ -286,7 +303,7 @@ std::vector<Layout> layouts_of(const Request& request) {
           layout.recompute = recompute;
           for (const int chunks : chunks_of(schedule, pp, layers, request.profile.one_packed_form)) {
             layout.chunks = chunks;
-            if (micro_batches * layout.stages() <= kMostCells) add_placed(layouts, placements, layout, stage);
+            if (micro_batches * layout.stages() <= kMostCells) add_placed(layouts, request, placements, layout, stage);
           }
         }
       }

@@ -38,6 +38,8 @@ Trainable trainable(const Request& request);
 // halo and bypass where EP groups consist of several whole nodes (halo of more than one rank), bypass where they lie on
 // one, gather_weights where gradients of experts are in fp32, and gather_tokens where experts can be cut into slices.
 std::vector<std::string> transports_to_try(const Request& request, const Layout& layout);
+// Whether make_plan accepts a layout's rows with one of them, other than "", which counts them in 32 bits.
+bool holds_rows(const Request& request, const Layout& layout, const std::string& transport);
 
 // Every layout that passes divisibility. Empty: none does; fail_without_layouts says why.
 std::vector<Layout> layouts_of(const Request& request);

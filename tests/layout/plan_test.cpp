@@ -145,6 +145,28 @@ TEST(Plan, RefusesRowsThatThirtyTwoBitsCannotCount) {
   EXPECT_FALSE(plan("padded", (1 << 9) - 1));
 }
 
+// Of a token's choices, a rank gets at most as many rows as it has experts; of merged rows, all choices are counted.
+TEST(Plan, CountsRowsOfTheExpertsThatARankHas) {
+  NativeModel model = small_native();
+  model.top_k = 8;
+  model.experts = 16;
+  RunSpec run;
+  run.train.micro_batches = 1;
+  run.train.seq_len = 1 << 20;
+  run.mesh.ep = 8;
+  const auto plan = [&](const char* transport, int64_t samples_of_rank) {
+    run.moe.transport = transport;
+    run.train.global_batch = 8 * samples_of_rank;
+    return refusal_of([&] { make_plan(build_native_model(model), run, 8, 0, {}); }, {Exit::config}, transport);
+  };
+  EXPECT_FALSE(plan("flat", (1 << 7) - 1));  // two experts on each of eight ranks
+  const auto error = plan("flat", 1 << 7);
+  ASSERT_TRUE(error);
+  EXPECT_TRUE(contains(error->hint(), "mesh.tp") && contains(error->hint(), "lower mesh.ep")) << error->hint();
+  EXPECT_FALSE(plan("bypass", (1 << 5) - 1));  // eight choices
+  EXPECT_TRUE(plan("bypass", 1 << 5));
+}
+
 TEST(Plan, RefusesExpertsBeyondCountBeforeTheirTables) {
   NativeModel model = small_native();
   model.width = model.expert_width = 4;

@@ -51,6 +51,26 @@ TEST(SearchTransport, TriesThoseByNodeWhereGroupsFillNodesAndBypassOnOne) {
   EXPECT_GT(tried["gather_tokens"], tried["halo"]);
 }
 
+// Rows of a rank's four experts can be counted where all eight choices of merged rows cannot.
+TEST(SearchTransport, TriesThoseWhoseRowsCanBeCounted) {
+  Request request = qwen_on_slow_nodes("auto");
+  request.run.train.seq_len = 1 << 20;
+  const Layout layout = parse_layout("ep=32 micro_batches=1", {});
+  const auto count = [&](int64_t samples_of_rank, const std::string& name) {
+    request.run.train.global_batch = 32 * samples_of_rank;
+    const std::vector<Layout> layouts = layouts_of(request);
+    const auto matches = [&](const Layout& found) {
+      return found.ep == 32 && found.pp == 1 && found.tp == 1 && found.micro_batches == 1 && found.transport == name;
+    };
+    EXPECT_EQ(holds_rows(request, layout, name), std::any_of(layouts.begin(), layouts.end(), matches)) << name;
+    return std::count_if(layouts.begin(), layouts.end(), matches);
+  };
+  EXPECT_GT(count(7, "halo"), 0);
+  EXPECT_GT(count(8, "halo"), 0);
+  EXPECT_GT(count(7, "bypass"), 0);
+  EXPECT_EQ(count(8, "bypass"), 0);
+}
+
 // Two chunks of bypass hold two sets of tokens, and both add to the gradients of all experts. Two chunks of flat have
 // experts of their own.
 TEST(SearchTransport, ChargesChunksOfTokensForTheirProducts) {

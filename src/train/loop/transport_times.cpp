@@ -68,7 +68,8 @@ std::vector<std::string> transports_of(const Request& request, Layout layout) {
   Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
   std::erase_if(names, [&](const std::string& name) {
     layout.transport = name;
-    return fit_of(request, estimator.closed_form(layout).needed) == MemoryFit::none;
+    return !holds_rows(request, layout, name) ||
+           fit_of(request, estimator.closed_form(layout).needed) == MemoryFit::none;
   });
   return names;
 }
