@@ -38,7 +38,7 @@ def main():
     for request in REQUESTS:
         row = measure(options.binary, request, options.rounds)
         rows.append(row)
-        print(f"{request:18} {row['ranks']:5} ranks: {row['weighed']:7} layouts in {row['closed_form_s']['median']:.2f} s "
+        print(f"{request:18} {row['ranks']:5} ranks: {row['layouts']:7} layouts in {row['closed_form_s']['median']:.2f} s "
               f"({row['layouts_per_s']:.0f} a second), the best simulated in {row['simulation_s']['median']:.2f} s")
     if options.path:
         commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout

@@ -146,16 +146,23 @@ std::vector<Placed> placements_to_try(const Request& request, Layout layout, int
   return placements;
 }
 
-// The layout with each of these that can count its rows, and every ZeRO stage that makes a difference.
-void add_placed(std::vector<Layout>& layouts, const Request& request, const std::vector<Placed>& placements,
-                Layout layout, int64_t stage) {
+// Without transports whose rows a layout of so many micro-batches cannot count.
+std::vector<Placed> countable(const Request& request, const Layout& layout, std::vector<Placed> placements) {
+  for (Placed& placed : placements)
+    std::erase_if(placed.transports, [&](const std::string& transport) {
+      return !transport.empty() && !holds_rows(request, layout, transport);
+    });
+  return placements;
+}
+
+// The layout with each of these, and every ZeRO stage that makes a difference.
+void add_placed(std::vector<Layout>& layouts, const std::vector<Placed>& placements, Layout layout, int64_t stage) {
   for (const Placed& placed : placements) {
     layout.placement = placed.placement;
     for (const std::string& transport : placed.transports) {
       // Gathered weights bring no rows that "moe" could drop.
       if (transport == "gather_weights" && layout.recompute == Recompute::moe) continue;
       layout.transport = transport;
-      if (!transport.empty() && !holds_rows(request, layout, transport)) continue;
       for (const int zero : {0, 1}) {
         if (zero == 1 && stage == 1) continue;
         layout.zero = zero;
@@ -298,12 +305,13 @@ std::vector<Layout> layouts_of(const Request& request) {
         if (!can_share_samples(run, micro_batches, dp) || !divides_batch_ramp(run.train, micro_batches) ||
             !holds_tokens(request, layout, dp, transports))
           continue;
+        const std::vector<Placed> placed = countable(request, layout, placements);
         for (const auto& [schedule, recompute] : pairs) {
           layout.schedule = schedule;
           layout.recompute = recompute;
           for (const int chunks : chunks_of(schedule, pp, layers, request.profile.one_packed_form)) {
             layout.chunks = chunks;
-            if (micro_batches * layout.stages() <= kMostCells) add_placed(layouts, request, placements, layout, stage);
+            if (micro_batches * layout.stages() <= kMostCells) add_placed(layouts, placed, layout, stage);
           }
         }
       }
