@@ -17,7 +17,7 @@ std::vector<int64_t> equal_parts(int64_t units, int parts) {
   return divide_by_shares(units, std::vector<int64_t>(static_cast<size_t>(parts), 1));
 }
 
-// texts: the same numbers, as they are told.
+// texts: the same numbers as text.
 template <class T>
 std::string describe(const std::vector<T>& values, const std::vector<std::string>& texts) {
   constexpr size_t kMostListed = 16;
