@@ -135,7 +135,8 @@ void print_row(const Json& row) {
     }
 }
 
-Json measure_shape(const std::string& name, MoeShape shape, int64_t tokens, Stream& stream, double seconds) {
+Json measure_shape(const std::string& name, MoeShape shape, int64_t tokens, const std::vector<std::string>& products,
+                   Stream& stream, double seconds) {
   shape.tokens = tokens;
   fmt::print("{} D={} F={} E={} K={} T={}\n", name, shape.width, shape.expert_width, shape.experts, shape.top_k,
              tokens);
@@ -143,7 +144,8 @@ Json measure_shape(const std::string& name, MoeShape shape, int64_t tokens, Stre
   const int blocks = find_processors(stream).blocks;
   MW_CHECK(blocks > 0, "this GPU has no warpgroup kernels");
   Json rows = Json::array();
-  for (int kind = 0; kind < kKinds; ++kind)
+  for (int kind = 0; kind < kKinds; ++kind) {
+    if (std::find(products.begin(), products.end(), kNames[kind]) == products.end()) continue;
     for (const DType gradients : {DType::f32, DType::bf16})
       for (const Store store : {Store::overwrite, Store::accumulate}) {
         const bool other = gradients == DType::bf16 || store == Store::accumulate;
@@ -151,6 +153,7 @@ Json measure_shape(const std::string& name, MoeShape shape, int64_t tokens, Stre
         rows.push_back(measure(layer, stream, static_cast<Kind>(kind), gradients, store, blocks, seconds));
         print_row(rows.back());
       }
+  }
   return {{"shape", name}, {"tokens", tokens}, {"products", rows}};
 }
 
@@ -158,11 +161,13 @@ Json measure_shape(const std::string& name, MoeShape shape, int64_t tokens, Stre
 
 int main(int argc, char** argv) {
   std::vector<std::string> shapes = {"qwen3-30b"};
+  std::vector<std::string> products(std::begin(kNames), std::end(kNames));
   int64_t tokens = 16384;
   double seconds = 0.1;
   std::string json;
   CLI::App app{"Times the products of experts on Hopper's warpgroup kernels, and where their blocks spend cycles."};
   app.add_option("--shape", shapes, "named shapes")->check(CLI::IsMember(kShapes))->capture_default_str();
+  app.add_option("--product", products, "products to time")->check(CLI::IsMember(products))->capture_default_str();
   app.add_option("--tokens", tokens, "tokens")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--seconds", seconds, "time to warm up, and then to measure each case")->capture_default_str();
   app.add_option("--json", json, "write a list of results");
@@ -175,7 +180,7 @@ int main(int argc, char** argv) {
     fmt::print("{}\n", describe(device));
     Json results = Json::array();
     for (const std::string& name : shapes)
-      results.push_back(measure_shape(name, kShapes.at(name), tokens, stream, seconds));
+      results.push_back(measure_shape(name, kShapes.at(name), tokens, products, stream, seconds));
     if (!json.empty()) write_text_file_atomically(json, results.dump(2) + "\n");
   } catch (const mw::Error& error) {
     fmt::print(stderr, "bench_hopper_products: error: {}\n", error.what());
