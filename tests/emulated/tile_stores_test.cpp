@@ -132,8 +132,8 @@ void check_boxes() {
 TEST(TileStores, BoxesAreSwizzledAndWrittenWithoutBankConflicts) {
   check_boxes<float, 256, 2>();
   check_boxes<float, 128, 2>();
-  check_boxes<bf16, 256, 1>();
-  check_boxes<bf16, 128, 1>();
+  check_boxes<bf16, 256, 4>();
+  check_boxes<bf16, 128, 4>();
 }
 
 }  // namespace

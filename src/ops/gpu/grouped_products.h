@@ -15,36 +15,60 @@ struct Operand {
   Rows<const bf16> rows;
 };
 
+// Where a warpgroup stores its rows of a tile: as boxes where it has all 64.
+struct RowsPlace {
+  TileRows<bf16> rows;
+  RowBoxes boxes;
+  bool whole;
+
+  __device__ void prefetch(int) const {}
+  template <int kCount>
+  __device__ void store(const float (&sums)[kCount], bool) const {
+    if (whole) boxes.store(sums);
+    else rows.store(sums, false);
+  }
+};
+
 // y[r] (=|+=) x[r] W^T (weights along the depth: [out, depth]) or x[r] W (along the width: [depth, out]). Boxes of x
-// may extend into the next expert's rows: those results are not stored.
-template <Along kWeights, class U, class Shape, bool kBoxes>
+// may extend into the next expert's rows: those results are not stored. kBoxesOfY: y is bf16, overwritten, without an
+// index.
+template <Along kWeights, class U, class Shape, bool kBoxesOfX, bool kBoxesOfY>
 struct RowsProduct {
   static constexpr Along kA = Along::depth, kB = kWeights;
   static constexpr int kRows = Shape::kRows, kWidth = Shape::kWidth;
-  static constexpr bool kBoxesA = kBoxes, kBoxesB = true, kPaired = Shape::kPaired;
-  static constexpr int kHeldBytes = 0;
+  static constexpr bool kBoxesA = kBoxesOfX, kBoxesB = true, kPaired = Shape::kPaired, kFindsAhead = kBoxesOfY;
+  static constexpr int kHeldBytes = kBoxesOfY ? gpu::kHeldBytes : 0;
   using LoaderB = BoxLoader<kB, kWidth, kPaired>;
 
   TensorMap weights;
   Operand x;
   Rows<U> y;
   bool add;
+  TensorMap y_map;
 
-  __device__ void finish() const {}
+  // Shared memory lives as long as the block.
+  __device__ void finish() const { wait_for_boxes<0>(); }
   __device__ int64_t depth(const Tile&) const { return x.rows.width; }
   __device__ int64_t height(const Tile& tile) const { return tile.end - tile.begin - tile.top; }
   __device__ auto load_a(const Tile& tile) const {
     const int first = static_cast<int>(tile.begin + tile.top);
-    if constexpr (kBoxes) return BoxLoader<kA, kHeight>{x.map, 0, 0, first};
+    if constexpr (kBoxesOfX) return BoxLoader<kA, kHeight>{x.map, 0, 0, first};
     else return DepthLoader<kHeight>(source_of(x.rows, tile.end), first);
   }
   __device__ auto load_b(const Tile& tile) const {
     return LoaderB{weights, tile.expert, 0, static_cast<int>(tile.left), tile.shared};
   }
   __device__ int width(const Tile& tile) const { return static_cast<int>(y.width - tile.left); }
-  __device__ TileRows<U> place(const Tile& tile, int, unsigned) const {
-    return find_tile_rows<U>(height(tile), width(tile),
-                             [&](int r) { return y.row(tile.begin + tile.top + r) + tile.left; });
+  __device__ auto place(const Tile& tile, int group, unsigned held) const {
+    const auto rows = find_tile_rows<U>(height(tile), width(tile),
+                                        [&](int r) { return y.row(tile.begin + tile.top + r) + tile.left; });
+    if constexpr (kBoxesOfY) {
+      const int top = group * kBoxRows, row = static_cast<int>(tile.begin + tile.top) + top;
+      const RowBoxes boxes{y_map, held + group * kHeldBytes / 2, row, static_cast<int>(tile.left), width(tile)};
+      return RowsPlace{rows, boxes, height(tile) >= top + kBoxRows};
+    } else {
+      return rows;
+    }
   }
 };
 
@@ -98,7 +122,7 @@ struct WeightsProduct {
   static_assert(kBoxesOfX ? !kBoxesOfDy : !Shape::kPaired);
   static constexpr Along kA = Along::width, kB = Along::width;
   static constexpr int kRows = Shape::kRows, kWidth = Shape::kWidth;
-  static constexpr bool kBoxesA = kBoxesOfDy, kBoxesB = kBoxesOfX, kPaired = Shape::kPaired;
+  static constexpr bool kBoxesA = kBoxesOfDy, kBoxesB = kBoxesOfX, kPaired = Shape::kPaired, kFindsAhead = false;
   static constexpr int kHeldBytes = gpu::kHeldBytes;
   // Each tile begins with the first place for a box.
   static_assert(kRows / kHeight * kWidth / TileBoxes<U>::kColumns % kHeldBoxes == 0);
@@ -164,15 +188,22 @@ template <Along kWeights, class U, class Launch>
 bool multiply_rows(const Launch& launch, const Tiling& tiling, const Matrices& weights, const Rows<const bf16>& x,
                    const Rows<U>& y, bool add) {
   if (tiling.rows() == 0) return true;
+  const Matrices results{y.data, DType::bf16, 1, tiling.rows(), y.width, tiling.rows() * y.width};
+  const auto multiply = [&](auto shape, auto boxes_of_x, auto boxes_of_y) {
+    constexpr bool kBoxesOfX = decltype(boxes_of_x)::value, kBoxesOfY = decltype(boxes_of_y)::value;
+    using Product = RowsProduct<kWeights, U, decltype(shape), kBoxesOfX, kBoxesOfY>;
+    Product product{{}, {{}, x}, y, add, {}};
+    if (!describe_matrices(weights, Product::LoaderB::kBoxRows, &product.weights)) return false;
+    if (kBoxesOfX && !describe_operand<Along::depth, kHeight>(product.x, tiling.rows())) return false;
+    if (kBoxesOfY && !describe_matrices(results, kBoxRows, &product.y_map)) return false;
+    launch(product);
+    return true;
+  };
   return with_shape(tiling, [&](auto shape) {
-    return with_flag(x.index == nullptr, [&](auto boxes) {
-      constexpr bool kBoxes = decltype(boxes)::value;
-      using Product = RowsProduct<kWeights, U, decltype(shape), kBoxes>;
-      Product product{{}, {{}, x}, y, add};
-      if (!describe_matrices(weights, Product::LoaderB::kBoxRows, &product.weights)) return false;
-      if (kBoxes && !describe_operand<Along::depth, kHeight>(product.x, tiling.rows())) return false;
-      launch(product);
-      return true;
+    return with_flag(x.index == nullptr, [&](auto boxes_of_x) {
+      if constexpr (std::is_same_v<U, bf16>)
+        if (y.index == nullptr && !add) return multiply(shape, boxes_of_x, std::true_type{});
+      return multiply(shape, boxes_of_x, std::false_type{});
     });
   });
 }

@@ -1,12 +1,11 @@
 // Grouped GEMM in bf16 with Hopper's warpgroup instructions (wgmma). A block computes tiles of 128 or 256 rows of an
 // expert's result. One warpgroup copies: it fills a ring of stages in shared memory, 64 summands each, and gathers rows
-// by their index on the way. Two warpgroups multiply, 64 or 128 rows each. They store rows from registers, and weight
-// gradients through shared memory.
-// Blocks are persistent and take the next free tile from a counter. The first stages of a tile then load while the sums
-// of the previous one are stored, and a block that started late, or shares its processor with an exchange, takes fewer
-// tiles. Results do not depend on which block computes a tile.
-// Pairs of blocks (clusters) compute two tiles of the same columns: each loads half of the second operand for both,
-// because the L2 cache is the bottleneck.
+// by their index on the way. Two warpgroups multiply, 64 or 128 rows each. They store bf16 rows and weight gradients
+// through shared memory, and from registers what the copy engine cannot store: last rows of an expert, additions to
+// bf16. Blocks are persistent and take the next free tile from a counter. The first stages of a tile then load while
+// the sums of the previous one are stored, and a block that started late, or shares its processor with an exchange,
+// takes fewer tiles. Results do not depend on which block computes a tile. Pairs of blocks (clusters) compute two tiles
+// of the same columns: each loads half of the second operand for both, because the L2 cache is the bottleneck.
 #pragma once
 
 #include <array>
@@ -86,9 +85,10 @@ __device__ void load_tiles(const Product& product, TileWalk<Product::kPaired> wa
 }
 
 // sums = a b over all stages of a tile, at least one. One batch of products is always in flight, so each stage is
-// released one step late.
-template <class Product, class Meter>
-__device__ void multiply(int group, int steps, RingOf<Product>& ring, TileSums<Product>& sums, Meter& meter) {
+// released one step late. Calls meanwhile() during the last batch.
+template <class Product, class Meter, class Meanwhile>
+__device__ void multiply(int group, int steps, RingOf<Product>& ring, TileSums<Product>& sums, Meter& meter,
+                         const Meanwhile& meanwhile) {
   constexpr int kBytesA = Product::kA == Along::depth ? 32 : 16 * kRowBytes;  // of 16 summands
   constexpr int kBytesB = Product::kB == Along::depth ? 32 : 16 * kRowBytes;
   unsigned last = 0;
@@ -113,6 +113,7 @@ __device__ void multiply(int group, int steps, RingOf<Product>& ring, TileSums<P
     last = ring.read();
     ring.advance();
   }
+  meanwhile();
   meter.time(Spent::work, [&] {
     wait_for_products<0>();
 #pragma unroll
@@ -131,25 +132,60 @@ __device__ void skip(int steps, StageRing& ring) {
   }
 }
 
+// Sets the sums of a tile to zero, except where its first product overwrites them.
+template <class Product>
+__device__ void begin_sums(TileSums<Product>& sums, int steps) {
+#pragma unroll
+  for (int strip = 0; strip < kStrips<Product>; ++strip) {
+    if constexpr (Product::kFindsAhead) leave_undefined(sums[strip]);
+    if (Product::kFindsAhead && steps > 0) continue;
+#pragma unroll
+    for (float& sum : sums[strip]) sum = 0;
+  }
+}
+
+// Computes this warpgroup's part of a tile. Calls meanwhile() once.
+template <class Product, class Meter, class Meanwhile>
+__device__ void multiply_tile(const Product& product, const Tile& tile, RingOf<Product>& ring, int group, unsigned held,
+                              Meter& meter, const Meanwhile& meanwhile) {
+  const int steps = count_steps(product.depth(tile));
+  if (!Meter::kMultiplies || product.height(tile) <= group * Product::kRows / 2 ||
+      (Product::kPaired && product.width(tile) <= 0)) {
+    skip<Product::kPaired>(steps, ring);
+    return meanwhile();
+  }
+  const auto place = product.place(tile, group, held);
+  if (product.add) place.prefetch(Product::kWidth);
+  TileSums<Product> sums;
+  begin_sums<Product>(sums, steps);
+  if (steps > 0) multiply<Product>(group, steps, ring, sums, meter, meanwhile);
+  else meanwhile();
+  meter.time(Spent::store, [&] {
+    if constexpr (kStrips<Product> == 1) place.store(sums[0], product.add);
+    else place.store(sums, product.add);
+  });
+}
+
+// Products with kFindsAhead look the next tile up while the last products of one are in flight. Others have no
+// registers for that.
 template <class Product, class Meter>
 __device__ void multiply_tiles(const Product& product, TileWalk<Product::kPaired> walk, RingOf<Product> ring,
                                BlockQueue<Product::kPaired> queue, int group, unsigned held, Meter& meter) {
-  for (int number = get_number(meter, queue); number < walk.table.tiles; number = get_number(meter, queue)) {
-    const Tile tile = walk.find(number, Product::kRows, Product::kWidth);
-    const int steps = count_steps(product.depth(tile));
-    if (!Meter::kMultiplies || product.height(tile) <= group * Product::kRows / 2 ||
-        (Product::kPaired && product.width(tile) <= 0)) {
-      skip<Product::kPaired>(steps, ring);
-      continue;
+  const auto find = [&](int number) { return walk.find(number, Product::kRows, Product::kWidth); };
+  int number = get_number(meter, queue);
+  if constexpr (Product::kFindsAhead) {
+    Tile next;
+    if (number < walk.table.tiles) next = find(number);
+    while (number < walk.table.tiles) {
+      const Tile tile = next;
+      multiply_tile(product, tile, ring, group, held, meter, [&] {
+        number = get_number(meter, queue);
+        if (number < walk.table.tiles) next = find(number);
+      });
     }
-    const auto place = product.place(tile, group, held);
-    if (product.add) place.prefetch(Product::kWidth);
-    TileSums<Product> sums = {};
-    if (steps > 0) multiply<Product>(group, steps, ring, sums, meter);
-    meter.time(Spent::store, [&] {
-      if constexpr (kStrips<Product> == 1) place.store(sums[0], product.add);
-      else place.store(sums, product.add);
-    });
+  } else {
+    for (; number < walk.table.tiles; number = get_number(meter, queue))
+      multiply_tile(product, find(number), ring, group, held, meter, [] {});
   }
   product.finish();
 }

@@ -75,7 +75,7 @@ template <int kTileWidth>
 struct PartsProduct {
   static constexpr Along kA = Along::depth, kB = Along::depth;
   static constexpr int kRows = kHeight, kWidth = kTileWidth;
-  static constexpr bool kBoxesA = true, kBoxesB = true, kPaired = true, add = false;
+  static constexpr bool kBoxesA = true, kBoxesB = true, kPaired = true, kFindsAhead = false, add = false;
   static constexpr int kHeldBytes = 0;
   using LoaderB = BoxLoader<kB, kWidth, kPaired>;
 

@@ -1,5 +1,5 @@
 // Stores of a tile through shared memory, where the copy engine (TMA) reads it: each multiplying warpgroup writes its
-// 64 rows box by box, and goes on to the next tile while the last boxes are being stored.
+// rows box by box, and goes on to the next tile while the last boxes are being stored.
 #pragma once
 
 #include "ops/gpu/square_tiles.h"
@@ -48,6 +48,34 @@ struct TileBoxes {
           squares.add(sums[i * kColumns / 2 + j], sums[i * kColumns / 2 + j + 1]);
         if ((i + 1) * kColumns % kSquareColumns == 0) squares.end_tile();
       }
+    }
+  }
+};
+
+// 64 rows of one warpgroup in a tile of bf16, as above. Boxes leave in rounds of kHeldBoxes, one for each of the first
+// warps, because the fence and the barriers of a round take longer than writing its boxes.
+struct RowBoxes {
+  static constexpr int kColumns = kRowBytes / sizeof(bf16);
+  const TensorMap& map;
+  unsigned memory;
+  int row, column, width;
+
+  template <int kCount>
+  __device__ void store(const float (&sums)[kCount]) const {
+    constexpr int kRound = kHeldBoxes * kColumns;
+    static_assert(2 * kCount % kRound == 0);
+#pragma unroll
+    for (int left = 0; left < 2 * kCount; left += kRound) {
+      wait_for_boxes<0>();
+      sync_warpgroup();
+#pragma unroll
+      for (int i = 0; i < kHeldBoxes; ++i) write_box(memory + i * kBoxBytes, left + i * kColumns, sums, bf16());
+      fence_writes();
+      sync_warpgroup();
+      const int box = static_cast<int>(threadIdx.x) % kWarpgroup / 32, own = left + box * kColumns;
+      if (threadIdx.x % 32 != 0 || box >= kHeldBoxes || own >= width) continue;
+      store_box(map, 0, row, column + own, memory + box * kBoxBytes);
+      commit_boxes();
     }
   }
 };

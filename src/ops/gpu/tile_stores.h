@@ -210,15 +210,16 @@ __device__ void write_box(unsigned box, int first, const float (&sums)[kCount], 
 }
 template <int kCount>
 __device__ void write_box(unsigned box, int first, const float (&sums)[kCount], bf16) {
-  const unsigned lane = threadIdx.x % 32, row = threadIdx.x % kWarpgroup / 32 * 16 + lane / kLanesOfRow;
-  const unsigned to = box + row * kRowBytes + row % 8 * 16 + lane % kLanesOfRow * 4;
+  const unsigned lane = threadIdx.x % 32, row = threadIdx.x % kWarpgroup / 32 * 16 + lane % 16;
+  const unsigned to = box + row * kRowBytes + (lane / 16 ^ row % 8) * 16;
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
+  for (int i = 0; i < 4; ++i) {
+    unsigned words[4];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int own = first / 2 + 4 * i + 2 * half;
-      store_shared((to ^ static_cast<unsigned>(i * 16)) + half * kAtomBytes, round_pair(sums[own], sums[own + 1]));
-    }
+    for (int j = 0; j < 4; ++j)
+      words[j] = round_pair(sums[first / 2 + 8 * i + 2 * j], sums[first / 2 + 8 * i + 2 * j + 1]);
+    store_matrices(to ^ static_cast<unsigned>(i * 32), words);
+  }
 }
 
 }  // namespace mw::gpu

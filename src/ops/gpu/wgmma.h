@@ -38,6 +38,13 @@ __device__ inline void store_shared(unsigned to, unsigned word) {
 __device__ inline void store_shared(unsigned to, unsigned first, unsigned second) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(first), "r"(second) : "memory");
 }
+// Stores four matrices [8, 8] of bf16. Lane l gives columns 2 (l % 4) and the next one of row l / 4 of each matrix, and
+// in `to` the place of row l % 8 of matrix l / 8. All lanes must call it.
+__device__ inline void store_matrices(unsigned to, const unsigned (&words)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words[0]),
+               "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
 __device__ inline unsigned load_shared(unsigned from) {
   unsigned word;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
@@ -160,6 +167,13 @@ template <int kCount>
 __device__ void keep_sums(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// Gives the sums any values, without an instruction, for a first product that overwrites them.
+template <int kCount>
+__device__ void leave_undefined(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "=f"(d[i]));
 }
 
 #define MW_SUMS_4(d, i, c) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])

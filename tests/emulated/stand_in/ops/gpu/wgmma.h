@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <functional>
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -41,6 +42,13 @@ inline void store_shared(unsigned to, unsigned word) {
 inline void store_shared(unsigned to, unsigned first, unsigned second) {
   store_shared(to, first);
   std::memcpy(in_shared(to + 4), &second, sizeof second);
+}
+inline void store_matrices(unsigned to, const unsigned (&words)[4]) {
+  shared_stores[emulated::this_thread()].push_back(to);
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    const unsigned row = shuffle(to, [=](int lane) { return lane / 32 * 32 + 8 * matrix + lane % 32 / 4; });
+    std::memcpy(in_shared(row + threadIdx.x % 4 * 4), &words[matrix], sizeof(unsigned));
+  }
 }
 inline unsigned load_shared(unsigned from) {
   unsigned word = 0;
@@ -181,6 +189,10 @@ inline void commit_products() {
 }
 template <int kCount>
 void keep_sums(float (&)[kCount]) {}
+template <int kCount>
+void leave_undefined(float (&d)[kCount]) {
+  for (float& sum : d) sum = std::numeric_limits<float>::quiet_NaN();
+}
 
 // value_of(row, summand): of the first operand.
 template <Along kB, int kCount, class ValueOf>
