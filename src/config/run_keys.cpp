@@ -105,6 +105,9 @@ const std::vector<KeyRule>& key_rules() {
       FLAG("data.document_mask", data.document_mask,
            "mask attention across documents and restart position ids; a document is a file (text), an "
            "entry of the index (megatron), or starts at data.document_token (shards)"),
+      FLAG("data.whole_documents", data.whole_documents,
+           "fill samples with whole documents and pad the rest, instead of cutting the stream of tokens anywhere; "
+           "documents longer than train.seq_len are cut"),
       INTEGER("data.document_token", data.document_token, -1, (int64_t{1} << 31) - 1,
               "shards: token that starts each document; -1: 50256 (GPT-2) in u16 files, 128000 (Llama 3) in u32 files"),
       INTEGER("train.steps", train.steps, 1, kMany, "number of optimizer steps"),

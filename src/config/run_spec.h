@@ -17,11 +17,12 @@ struct DataSpec {
   std::string path;
   std::vector<std::string> blend;  // "WEIGHT PATH" of several data sets, instead of path
   std::vector<std::string>
-      suffixes;                 // text: which files of a directory; "" means files without an extension; empty: all
-  std::string val_path;         // validation data of its own; empty: a part of `path` is held out
-  double val_fraction = 0.05;   // share held out: whole files (text), the last tokens (others)
-  bool document_mask = false;   // tokens see their own document alone
-  int64_t document_token = -1;  // shards: begins each document; -1: as the files' type tells
+      suffixes;                  // text: which files of a directory; "" means files without an extension; empty: all
+  std::string val_path;          // validation data of its own; empty: a part of `path` is held out
+  double val_fraction = 0.05;    // share held out: whole files (text), the last tokens (others)
+  bool document_mask = false;    // tokens see their own document alone
+  bool whole_documents = false;  // no document that fits a sample is cut
+  int64_t document_token = -1;   // shards: begins each document; -1: as the files' type tells
 };
 
 struct MuonSpec {

@@ -15,11 +15,14 @@ checks = Checks()
 SAMPLES, LENGTH = 16, 32  # of one step, which reads all of them
 
 
-def write_tokens(prefix, counts):
-    """A Megatron dataset of random bytes; counts(i): whether token i counts, None: there is no mask."""
-    tokens = random.Random(5).randbytes(SAMPLES * LENGTH + 1)
+def write_tokens(prefix, counts, lengths=(SAMPLES * LENGTH + 1,)):
+    """A Megatron dataset of random bytes in documents of these lengths; counts(i): whether token i counts, None: there is
+    no mask."""
+    n, tokens = len(lengths), random.Random(5).randbytes(sum(lengths))
+    offsets = [sum(lengths[:i]) for i in range(n)]
     pathlib.Path(prefix + ".bin").write_bytes(tokens)
-    pathlib.Path(prefix + ".idx").write_bytes(b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 1, 1, 2, len(tokens), 0, 0, 1))
+    pathlib.Path(prefix + ".idx").write_bytes(b"MMIDIDX\0\0" + struct.pack(
+        f"<QBQQ{n}i{n}q{n + 1}q", 1, 1, n, n + 1, *lengths, *offsets, *range(n + 1)))
     if counts:
         pathlib.Path(prefix + ".mask").write_bytes(bytes(bool(counts(i)) for i in range(len(tokens))))
 
@@ -73,6 +76,23 @@ for said, data, *overrides in ((True, "few"), (False, "few", "data.document_mask
     result = run(1, "train", "run.toml", *COMMON, f"data.path={data}", "train.val_batches=0", "train.steps=1", *overrides)
     checks.expect(result.code == 0 and ("conversations of a sample see those before them" in result.output) == said,
                   f"{data} {overrides}: the note", result.output)
+
+for said, data, *overrides in ((True, "few"), (False, "few", "data.whole_documents=true"), (False, "all")):
+    result = run(1, "train", "run.toml", *COMMON, f"data.path={data}", "train.val_batches=0", "train.steps=1", *overrides)
+    checks.expect(result.code == 0 and ("conversations are cut where a sample ends" in result.output) == said,
+                  f"{data} {overrides}: the note on cuts", result.output)
+
+# Whole documents, in every layout: each of their tokens but the last of each is a label, once an epoch.
+lengths = [5, 20, 31, 32, 1, 10, 32, 14, 27, 16, 8, 30, 12, 16, 2]  # they fill 8 samples
+write_tokens("whole", None, lengths)
+WHOLE = ["data.whole_documents=true", "data.document_mask=true"]
+train("whole", "whole", 1, *WHOLE, "train.micro_batches=1")
+first = steps("whole").get(1, {"valid_labels": "0"})
+checks.expect(int(first["valid_labels"]) == 2 * (sum(lengths) - len(lengths)), f"whole: {first['valid_labels']} labels")
+for name, ranks, *overrides in (("whole_ep", 2, "mesh.ep=2", "train.micro_batches=4"), ("whole_pp", 2, "mesh.pp=2", "train.micro_batches=4", "mesh.zero=0")):
+    train(name, "whole", ranks, *WHOLE, *overrides)
+    difference = largest_difference(steps("whole"), steps(name), ("loss", "grad_norm", "valid_labels"))
+    checks.expect(difference < 1e-5, f"{name}: differs by {difference}")
 
 result = run(1, "train", "run.toml", *COMMON, "data.path=none", "train.val_batches=0")
 checks.expect(result.code == 4 and all(part in result.output for part in ("no label of this step is valid", "train.global_batch",

@@ -20,7 +20,7 @@ bool TokenSource::read_loss_mask(int64_t, std::span<uint8_t>) const { return fal
 
 std::vector<int64_t> TokenSource::document_begins(int64_t, int64_t) const {
   fail(Exit::config, fmt::format("{} does not record where documents begin", describe()),
-       "set data.document_mask = false");
+       "set data.document_mask and data.whole_documents to false");
 }
 
 void find_document_starts(const TokenSource& source, int64_t first, std::span<int32_t> starts) {

@@ -137,7 +137,8 @@ void JoinedShards::cut_documents(int64_t token) {
     if (!positions_of(document_token_, *full, first, std::min(kPiece, full->size() - first)).empty()) return;
   fail(Exit::config,
        fmt::format("{}: expected documents that begin with token {}, got none", full->describe(), document_token_),
-       "set data.document_token to the token that begins each document, or data.document_mask = false");
+       "set data.document_token to the token that begins each document, or data.document_mask and data.whole_documents "
+       "to false");
 }
 
 std::vector<int64_t> JoinedShards::document_begins(int64_t first, int64_t count) const {

@@ -42,13 +42,17 @@ std::vector<WeightedSource> only(std::unique_ptr<TokenSource> source) {
 
 }  // namespace
 
-SampleOrder::SampleOrder(std::unique_ptr<TokenSource> source, int64_t seq_len, int64_t vocab, uint64_t seed)
-    : SampleOrder(only(std::move(source)), seq_len, vocab, seed) {}
+SampleOrder::SampleOrder(std::unique_ptr<TokenSource> source, int64_t seq_len, int64_t vocab, uint64_t seed,
+                         bool whole_documents)
+    : SampleOrder(only(std::move(source)), seq_len, vocab, seed, whole_documents) {}
 
-SampleOrder::SampleOrder(std::vector<WeightedSource> sources, int64_t seq_len, int64_t vocab, uint64_t seed)
+SampleOrder::SampleOrder(std::vector<WeightedSource> sources, int64_t seq_len, int64_t vocab, uint64_t seed,
+                         bool whole_documents)
     : seq_len_(seq_len), vocab_(vocab) {
   for (WeightedSource& weighted : sources) {
-    const int64_t samples = (weighted.source->size() - 1) / seq_len;
+    std::optional<DocumentPacks> packs;
+    if (whole_documents) packs.emplace(*weighted.source, seq_len);
+    const int64_t samples = packs ? packs->samples() : (weighted.source->size() - 1) / seq_len;
     if (samples < 1)
       fail(Exit::data,
            fmt::format("{} holds fewer than train.seq_len + 1 = {} tokens", weighted.source->describe(), seq_len + 1),
@@ -56,7 +60,7 @@ SampleOrder::SampleOrder(std::vector<WeightedSource> sources, int64_t seq_len, i
     shares_.push_back({weighted.weight, {}});
     // A source that stands twice in a blend is not to come in the same order.
     const uint64_t part_seed = seed + static_cast<uint64_t>(parts_.size()) * 0xd1342543de82ef95ull;
-    parts_.push_back({std::move(weighted.source), samples, part_seed});
+    parts_.push_back({std::move(weighted.source), std::move(packs), samples, part_seed});
   }
 }
 
@@ -78,18 +82,42 @@ bool SampleOrder::has_loss_mask() const {
                      [&](const Part& part) { return part.source->read_loss_mask(0, first); });
 }
 
+void SampleOrder::read_tokens(const TokenSource& source, int64_t first, std::span<int32_t> ids,
+                              std::span<int32_t> labels) const {
+  source.read(first, ids);
+  source.read(first + 1, labels);
+  check_tokens(ids, vocab_, source.describe(), first);
+  check_tokens(labels, vocab_, source.describe(), first + 1);
+  std::vector<uint8_t> counts(labels.size());
+  if (source.read_loss_mask(first + 1, counts))
+    for (size_t i = 0; i < labels.size(); ++i)
+      if (counts[i] == 0) labels[i] = kIgnoreLabel;
+}
+
+void SampleOrder::read_documents(const Part& part, int64_t number, std::span<int32_t> ids, std::span<int32_t> labels,
+                                 std::span<int32_t> starts) const {
+  size_t at = 0;
+  const auto begin_at = [&](size_t count) {
+    if (!starts.empty()) std::fill_n(starts.begin() + static_cast<int64_t>(at), count, static_cast<int32_t>(at));
+  };
+  std::fill(labels.begin(), labels.end(), kIgnoreLabel);
+  for (const DocumentPiece& piece : part.packs->pieces(number)) {
+    const auto count = static_cast<size_t>(piece.count);
+    begin_at(count);
+    read_tokens(*part.source, piece.first, ids.subspan(at, count),
+                labels.subspan(at, count - (piece.ends_document ? 1 : 0)));
+    at += count;
+  }
+  begin_at(ids.size() - at);
+  for (size_t i = 0; at + i < ids.size(); ++i) ids[at + i] = ids[i];
+}
+
 void SampleOrder::read(const Window& window, std::span<int32_t> ids, std::span<int32_t> labels,
                        std::span<int32_t> starts) const {
   const Part& part = parts_[window.source];
+  if (part.packs) return read_documents(part, window.number, ids, labels, starts);
   const int64_t first = window.number * seq_len_;
-  part.source->read(first, ids);
-  part.source->read(first + 1, labels);
-  check_tokens(ids, vocab_, part.source->describe(), first);
-  check_tokens(labels, vocab_, part.source->describe(), first + 1);
-  std::vector<uint8_t> counts(labels.size());
-  if (part.source->read_loss_mask(first + 1, counts))
-    for (size_t i = 0; i < labels.size(); ++i)
-      if (counts[i] == 0) labels[i] = kIgnoreLabel;
+  read_tokens(*part.source, first, ids, labels);
   if (!starts.empty()) find_document_starts(*part.source, first, starts);
 }
 
@@ -121,6 +149,10 @@ std::string SampleOrder::describe(double samples) const {
     if (k > 0) text += "\n      ";
     if (parts_.size() > 1) text += fmt::format("{:.1f} % ", 100 * shares_[k].weight);
     text += fmt::format("{}; {} samples of {} tokens", parts_[k].source->describe(), parts_[k].samples, seq_len_);
+    if (const auto& packs = parts_[k].packs) {
+      text += fmt::format(" in whole documents, {:.1f} % padding", 100 * packs->padding());
+      if (packs->cut_documents() > 0) text += fmt::format(", {} longer documents cut", packs->cut_documents());
+    }
     if (samples > 0)
       text += fmt::format(", {:.3g} epochs", samples * shares_[k].weight / static_cast<double>(parts_[k].samples));
   }
@@ -166,7 +198,8 @@ std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, boo
              : "empty one of them, with data.path= or data.blend=[]");
   std::vector<BlendPart> parts = parse_blend(data.blend);
   if (parts.empty()) parts.push_back({1, data.path});
-  TokenSourceOptions options{data.kind,          "", data.suffixes, data.val_fraction, Split::train, data.document_mask,
+  TokenSourceOptions options{data.kind,          "",           data.suffixes,
+                             data.val_fraction,  Split::train, data.document_mask || data.whole_documents,
                              data.document_token};
   if (validation) {
     if (data.val_path.empty() && data.val_fraction == 0) return nullptr;
@@ -188,7 +221,7 @@ std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, boo
   }
   try {
     return std::make_unique<SampleOrder>(std::move(sources), run.train.seq_len, vocab,
-                                         static_cast<uint64_t>(run.train.seed));
+                                         static_cast<uint64_t>(run.train.seed), data.whole_documents);
   } catch (const Error& error) {
     if (!validation) throw;
     fail(error.code(), fmt::format("validation: {}", error.what()),

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "formats/tokens/token_file.h"
 #include "layout/plan.h"
 #include "train/data/blend.h"
+#include "train/data/document_packs.h"
 
 namespace mw {
 
@@ -33,11 +35,16 @@ struct Window {
 // Windows of seq_len + 1 tokens of one source, or of a blend of several: ids are the first seq_len tokens, labels the
 // last seq_len, or -100 (ignored) where a source's loss mask leaves the token out. Consecutive windows of a source
 // overlap by one token.
+// With whole_documents a window is one of DocumentPacks instead: ids are the tokens of its documents, labels those that
+// follow them in their document, -100 at its end. The rest repeats the window's first ids with labels -100: repeated
+// text loads experts as text does.
 class SampleOrder {
  public:
-  // Errors: data, when a source has fewer than seq_len + 1 tokens.
-  SampleOrder(std::unique_ptr<TokenSource> source, int64_t seq_len, int64_t vocab, uint64_t seed);
-  SampleOrder(std::vector<WeightedSource> sources, int64_t seq_len, int64_t vocab, uint64_t seed);
+  // Errors: data, when a source has fewer than seq_len + 1 tokens, or, with whole_documents, those of DocumentPacks.
+  SampleOrder(std::unique_ptr<TokenSource> source, int64_t seq_len, int64_t vocab, uint64_t seed,
+              bool whole_documents = false);
+  SampleOrder(std::vector<WeightedSource> sources, int64_t seq_len, int64_t vocab, uint64_t seed,
+              bool whole_documents = false);
 
   int64_t samples() const;              // windows of all sources
   std::vector<int64_t> tokens() const;  // of each source
@@ -62,9 +69,14 @@ class SampleOrder {
  private:
   struct Part {
     std::unique_ptr<TokenSource> source;
+    std::optional<DocumentPacks> packs;
     int64_t samples;
     uint64_t seed;
   };
+  // Tokens from `first` on as ids, and those from first + 1 on as labels.
+  void read_tokens(const TokenSource& source, int64_t first, std::span<int32_t> ids, std::span<int32_t> labels) const;
+  void read_documents(const Part& part, int64_t number, std::span<int32_t> ids, std::span<int32_t> labels,
+                      std::span<int32_t> starts) const;
   std::vector<Part> parts_;
   std::vector<BlendPart> shares_;  // of parts_
   int64_t seq_len_, vocab_;

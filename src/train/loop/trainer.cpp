@@ -175,6 +175,8 @@ void Trainer::print_header() {
   if (run_.data.document_mask) say("documents of a sample are kept apart");
   else if (data_->has_loss_mask())
     say("conversations of a sample see those before them: data.document_mask=true keeps them apart");
+  if (data_->has_loss_mask() && !run_.data.whole_documents)
+    say("conversations are cut where a sample ends: data.whole_documents=true keeps them whole");
   if (const std::string time = describe(context_.forecast); !time.empty()) say("{}", time);
   if (!transport_->note().empty()) say("{}", transport_->note());
   if (shares_)
