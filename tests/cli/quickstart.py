@@ -26,11 +26,14 @@ SMALLER = [  # what the document says, what stands for it here
     ("--ranks 8", "--ranks 2 train.threads=1 train.val_batches=1"),
     ("train.seq_len=4096", "train.seq_len=64"),
     ("train.global_batch=64", "train.global_batch=8"),
+    ("train.global_batch=16", "train.global_batch=8"),
     ("train.steps=2000", "train.steps=20"),
+    ("train.steps=200 ", "train.steps=4 "),
     ("checkpoint.every=200", "checkpoint.every=10"),
     ("mesh.pp=2 mesh.ep=4", "mesh.pp=2 train.threads=1"),
 ]
 ELSEWHERE = ("sbatch ",)  # tests/slurm has tests of it
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TABLE = """
 [model]
 vocab = 384
@@ -67,6 +70,14 @@ def write_corpus():
     return [json.loads(line)["text"] for line in lines]
 
 
+def write_conversations(document):
+    """The conversation of the document, and others like it."""
+    example = re.search(r"^```json\n(.*?)^```", document, re.M | re.S).group(1)
+    talks = [example.replace("7", str(sum_)).replace("plus 4", f"plus {sum_ - 3}") for sum_ in range(4, 204)]
+    pathlib.Path("talks.jsonl").write_text("".join(talks))
+    pathlib.Path("questions.txt").write_text("What is 3 plus 5?\nAnd 3 plus 6?\n")
+
+
 def write_model(texts):
     """A model folder of the family, with a tokenizer of its own."""
     pathlib.Path("seed.toml").write_text(TABLE)
@@ -76,7 +87,7 @@ def write_model(texts):
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=380, special_tokens=["<|endoftext|>"], show_progress=False,
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=380, special_tokens=SPECIAL, show_progress=False,
                                              initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet())
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.save(f"{MODEL}/tokenizer.json")
@@ -91,14 +102,16 @@ def commands_of(document):
 
 if shutil.which("zstd") is None:
     skip("no zstd")
+PART = (SOURCE / "docs/quickstart.md").read_text().partition("## Part 2")[2]
 write_model(write_corpus())
+write_conversations(PART)
 os.symlink(SOURCE / "examples", "examples")
 os.makedirs("bin")
 os.symlink(BIN, "bin/moewright")
 os.symlink(shutil.which(MPIRUN), "bin/mpirun")
 environment = {**os.environ, "PATH": f"{pathlib.Path('bin').resolve()}:{os.environ['PATH']}"}
 ran, used = [], set()
-for command in commands_of((SOURCE / "docs/quickstart.md").read_text().partition("## Part 2")[2]):
+for command in commands_of(PART):
     if command.startswith("sbatch "):
         checks.expect(re.search(r"slurm\.sbatch run\.toml$", command), f"{command}: names no run file")
     if command.startswith(ELSEWHERE) or not command:
@@ -110,7 +123,8 @@ for command in commands_of((SOURCE / "docs/quickstart.md").read_text().partition
     checks.expect(result.returncode == 0, f"{command}: exit {result.returncode}", result.stdout + result.stderr)
     ran.append(command.split("moewright ")[-1].split()[0])
 checks.expect(used == {large for large, _ in SMALLER}, f"of what this test shrinks the document has only {used}")
-missing = {"tokenize", "inspect", "probe", "init", "plan", "verify", "train", "report", "export", "sample"} - set(ran)
+missing = {"tokenize", "inspect", "probe", "init", "plan", "verify", "train", "report", "export", "sample",
+           "chat"} - set(ran)
 checks.expect(not missing, f"the document does not call {missing}")
 checks.expect(pathlib.Path("runs/qwen/report.html").exists(), "no report")
 checks.expect(pathlib.Path("Qwen3-30B-mine/tokenizer.json").exists(), "no tokenizer in the exported folder")
