@@ -22,6 +22,7 @@ constexpr Example kExamples[] = {
     {"sample", "moewright sample runs/a sample.tokens=200 'sample.prompt=int main('"},
     {"sample", "moewright sample runs/a --prompts prompts.txt sample.top_k=0 sample.top_p=0.9"},
     {"sample", "moewright sample run.toml --checkpoint runs/a/step-00000100 sample.temperature=0"},
+    {"sample", "moewright sample runs/talks --chat chatml --prompts questions.txt > answers.jsonl"},
     {"chat", "moewright chat runs/a sample.temperature=0.5"},
     {"chat", "moewright chat runs/a sample.tokens=100 < questions.txt > answers.txt"},
     {"evaluate", "moewright evaluate runs/a data.val_path=held-out.txt --all"},

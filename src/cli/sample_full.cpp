@@ -38,8 +38,9 @@ void show_text(std::string_view text) {
   std::fflush(stdout);
 }
 
-// Prints the prompt and what the model goes on with, as it comes; of the prompts of a file, one JSON object per line.
-Exit run_sample(World& world, const ModelSource& source, const std::string& prompts_file) {
+// Prints the prompt and what the model goes on with, as it comes, or by a chat template its answer alone; of the
+// prompts of a file, one JSON object per line.
+Exit run_sample(World& world, const ModelSource& source, const std::string& prompts_file, const ChatTemplate* form) {
   std::vector<std::string> prompts = {source.run.sample.prompt};
   if (!prompts_file.empty()) prompts = read_prompts(world.comm(), prompts_file);
   const RunSpec run = sampling_run(source.run, world.comm().size(), std::ssize(prompts));
@@ -50,15 +51,16 @@ Exit run_sample(World& world, const ModelSource& source, const std::string& prom
   Engine& engine = *owner;
   load_model(engine, source);
   if (prompts_file.empty()) {
-    if (leader) show_text(prompts.front());
-    generate(engine, tokenizer.get(), run.sample, prompts, [](size_t, std::string_view piece) { show_text(piece); });
+    if (leader && form == nullptr) show_text(prompts.front());
+    generate(
+        engine, tokenizer.get(), run.sample, prompts, [](size_t, std::string_view piece) { show_text(piece); }, form);
     if (leader) show_text("\n");
     return Exit::ok;
   }
   std::vector<std::string> texts(prompts.size());
-  const std::vector<GeneratedText> generated =
-      generate(engine, tokenizer.get(), run.sample, prompts,
-               [&](size_t prompt, std::string_view piece) { texts[prompt] += piece; });
+  const std::vector<GeneratedText> generated = generate(
+      engine, tokenizer.get(), run.sample, prompts,
+      [&](size_t prompt, std::string_view piece) { texts[prompt] += piece; }, form);
   for (size_t b = 0; leader && b < prompts.size(); ++b) {
     const nlohmann::ordered_json line = {
         {"prompt", prompts[b]}, {"text", texts[b]}, {"tokens", generated[b].tokens}, {"ended", generated[b].ended}};
@@ -77,11 +79,15 @@ Command add_sample_command(CommandLine& line, const Invocation& invocation) {
       "--prompts", *prompts,
       "file with one prompt per line, which are continued together, in place of sample.prompt; prints one JSON "
       "object per line");
+  const auto chat = std::make_shared<std::string>();
+  sub.add_option("--chat", *chat,
+                 "answer each prompt as the first turn of a conversation, by a template of `chat --help`");
   return {sub, [=] {
+            const ChatTemplate* form = chat->empty() ? nullptr : &find_chat_template(*chat, true);
             return run_in_world(invocation, [&](World& world) {
               const ModelSource source = find_model(world.comm(), arguments);
               return run_watched(world, source.run.watchdog.seconds,
-                                 [&] { return run_sample(world, source, *prompts); });
+                                 [&] { return run_sample(world, source, *prompts, form); });
             });
           }};
 }

@@ -71,6 +71,17 @@ result = run(1, "train", "run.toml", "model.vocab=258", "data.kind=megatron", "d
 checks.expect(result.code == 0, "train on conversations", result.output)
 result = subprocess.run(command(1, ["chat", "tuned", "--chat", "chatml"]), input=b"hi\nwho?\n", capture_output=True, timeout=300)
 checks.expect(result.stdout == b"hello you\na model\n", "by chatml", f"{result.stdout} {result.stderr}")
+pathlib.Path("questions").write_text("hi\nhi\n")
+for ranks, arguments in ((1, []), (2, ["mesh.ep=2"])):
+    result = subprocess.run(command(ranks, ["sample", "tuned", "--chat", "chatml", "--prompts", "questions", *arguments]),
+                            capture_output=True, timeout=300)
+    answers = [json.loads(line) for line in result.stdout.splitlines()]
+    checks.expect(answers == [{"prompt": "hi", "text": "hello you", "tokens": 9, "ended": True}] * 2,
+                  f"sample --chat {arguments}", f"{result.stdout} {result.stderr}")
+result = subprocess.run([BIN, "sample", "tuned", "--chat", "chatml", "sample.prompt=hi"], capture_output=True, timeout=300)
+checks.expect(result.stdout == b"hello you\n", "sample --chat of one prompt", f"{result.stdout} {result.stderr}")
+result = run(1, "sample", "tuned", "--chat", "llama")
+checks.expect(result.code == 2 and 'no template "llama"' in result.output, "sample --chat llama", result.output)
 for ranks, name, message in ((1, "llama", 'no template "llama"'), (2, "glm4", "no token that ends an answer"),
                              (1, "phi", "has no token <|end|>")):
     result = subprocess.run(command(ranks, ["chat", "tuned", "--chat", name]), input=b"", capture_output=True, timeout=300)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "core/rng.h"
 #include "formats/tokens/text_stream.h"
@@ -86,15 +87,33 @@ std::vector<int32_t> share_ids(Comm& world, std::vector<int32_t> ids) {
   return ids;
 }
 
+namespace {
+
 constexpr int64_t kTokensBetweenStops = 16;
 
+// The tokens that end a text. turns: of a conversation, on rank 0.
+std::vector<int32_t> share_ends(Comm& world, const Sampler& sampler, const ChatTurns* turns) {
+  std::vector<int32_t> ends = {sampler.end()};
+  if (turns != nullptr) ends.insert(ends.end(), turns->ends().begin(), turns->ends().end());
+  return share_ids(world, ends);
+}
+
+}  // namespace
+
 std::vector<GeneratedText> generate(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec,
-                                    const std::vector<std::string>& prompts, const ShowText& show) {
+                                    const std::vector<std::string>& prompts, const ShowText& show,
+                                    const ChatTemplate* form) {
   Sampler sampler(engine, tokenizer, spec);
+  std::optional<ChatTurns> turns;  // on rank 0
+  if (form != nullptr && tokenizer != nullptr) turns.emplace(*form, *tokenizer);
+  const std::vector<int32_t> ends = share_ends(engine.world, sampler, turns ? &*turns : nullptr);
+  const auto encode = [&](const std::string& prompt) {
+    return turns ? turns->encode(prompt, true) : sampler.encode(prompt);
+  };
   std::vector<std::vector<int32_t>> ids;
   std::vector<TextStream> texts;  // on rank 0
   for (const std::string& prompt : prompts) {
-    ids.push_back(share_ids(engine.world, tokenizer == nullptr ? std::vector<int32_t>() : sampler.encode(prompt)));
+    ids.push_back(share_ids(engine.world, tokenizer == nullptr ? std::vector<int32_t>() : encode(prompt)));
     if (ids.back().empty()) ids.back().push_back(std::max(sampler.end(), 0));  // a document begins after one that ends
     if (tokenizer != nullptr) texts.emplace_back(*tokenizer, ids.back());
   }
@@ -106,7 +125,7 @@ std::vector<GeneratedText> generate(Engine& engine, Tokenizer* tokenizer, const 
     for (size_t b = 0; b < next.size(); ++b) {
       GeneratedText& text = generated[b];
       added.push_back({next[b]});  // after its end, a text goes on unseen until all have ended
-      text.ended |= next[b] == sampler.end();
+      text.ended |= std::find(ends.begin(), ends.end(), next[b]) != ends.end();
       if (text.ended) continue;
       ++text.tokens;
       if (tokenizer != nullptr) show(b, texts[b].add(next[b]));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "formats/tokens/chat.h"
 #include "formats/tokens/tokenizer.h"
 #include "train/loop/generation.h"
 
@@ -53,7 +54,7 @@ std::vector<int32_t> share_ids(Comm& world, std::vector<int32_t> ids);
 
 struct GeneratedText {
   int64_t tokens = 0;
-  bool ended = false;  // whether generation stopped at the end-of-document token, which is not part of the text
+  bool ended = false;  // whether generation stopped at a token that ends the text and is not part of it
 };
 
 // Receives a piece of the text after a prompt, in whole UTF-8 characters, as it is generated.
@@ -61,9 +62,13 @@ using ShowText = std::function<void(size_t prompt, std::string_view piece)>;
 
 // Continues each prompt by up to spec.tokens tokens, all of them together; train/loop/generation.h says what an engine
 // must be made for and what the context is. Until the longest text fills train.seq_len, a text does not depend on the
-// others, except for rounding; then the contexts of all are shortened. tokenizer: null on all ranks but rank 0; `show`
-// is only called on rank 0. Collective over the world. Errors: config; data, when a prompt cannot be encoded.
+// others, except for rounding; then the contexts of all are shortened. A text ends with the end-of-document token.
+// form: if not null, each prompt is the user's first turn in a conversation of this template, which takes turns; the
+// text is the answer, and also ends with the template's tokens. Alike on all ranks. tokenizer: null on all ranks but
+// rank 0; `show` is only called on rank 0. Collective over the world. Errors: config; data, when a prompt cannot be
+// encoded; as ChatTurns.
 std::vector<GeneratedText> generate(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec,
-                                    const std::vector<std::string>& prompts, const ShowText& show);
+                                    const std::vector<std::string>& prompts, const ShowText& show,
+                                    const ChatTemplate* form = nullptr);
 
 }  // namespace mw
