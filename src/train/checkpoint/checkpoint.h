@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/engine.h"
 #include "layout/tensor_slice.h"
 
@@ -61,9 +62,10 @@ int64_t checkpoint_bytes(const Plan& plan);
 // Asynchronous save of DIR/step-N: the constructor starts writing in the background; finish() completes the checkpoint,
 // and when it is complete for all ranks, rank 0 removes the oldest complete ones beyond `keep` (retention). Until
 // finish() returns, weights and moments must not change: gradients may be computed, but not applied. From a GPU, 16 MiB
-// at a time are staged on the host. The destructor stops writing if finish() was not called. After any failure the
-// folder stays incomplete and older checkpoints remain. Constructor and finish are collective over the world.
-// Errors: numeric, when a weight is not finite; checkpoint, data. Errors of writing are thrown by finish.
+// at a time are staged on the host. The destructor stops writing if finish() was not called; the folder then stays
+// incomplete. Older checkpoints remain after any failure. Constructor and finish are collective over the world.
+// Errors: numeric, when a weight is not finite; checkpoint and data, when the checkpoint cannot be written: all ranks
+// throw the error of one of them, and what was written is removed. Errors of writing are thrown by finish.
 class CheckpointSave {
  public:
   CheckpointSave(Engine& engine, const std::string& dir, const RunState& state, int64_t keep);
@@ -74,12 +76,17 @@ class CheckpointSave {
 
  private:
   class RankFile;
+  void complete();
   Engine& engine_;
   std::string dir_, folder_;
   RunState state_;
   int64_t keep_;
   std::unique_ptr<RankFile> file_;
 };
+
+// Whether an error of CheckpointSave is that the checkpoint could not be written. All ranks have it then, and a later
+// save may succeed.
+bool is_save_failure(const Error& error);
 
 // Synchronous save: start and finish.
 void save_checkpoint(Engine& engine, const std::string& dir, const RunState& state, int64_t keep);

@@ -100,6 +100,13 @@ void remove_checkpoint(Comm& world, const std::string& folder) {
   fs::remove_all(folder, error);
 }
 
+void remove_checkpoint_parts(Comm& world, const std::string& folder) {
+  std::error_code error;
+  fs::remove(folder + "/DONE", error);
+  remove_parts(world, folder);
+  fs::remove(folder, error);  // if it is empty
+}
+
 void remove_incomplete_checkpoints(Comm& world, const std::string& dir, int64_t step) {
   std::vector<fs::path> folders;
   std::error_code error;
@@ -109,10 +116,7 @@ void remove_incomplete_checkpoints(Comm& world, const std::string& dir, int64_t 
     if (other >= 0 && other < step && !fs::exists(it->path() / "DONE", unreadable) && !unreadable)
       folders.push_back(it->path());
   }
-  for (const fs::path& folder : folders) {
-    remove_parts(world, folder);
-    fs::remove(folder, error);  // if it is empty
-  }
+  for (const fs::path& folder : folders) remove_checkpoint_parts(world, folder.native());
 }
 
 void prepare_checkpoint_folder(Comm& world, const std::string& dir, const std::string& folder, int64_t bytes) {

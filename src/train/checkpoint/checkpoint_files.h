@@ -39,6 +39,10 @@ void prepare_checkpoint_folder(Comm& world, const std::string& dir, const std::s
 // called on one rank, as above.
 void remove_checkpoint(Comm& world, const std::string& folder);
 
+// Removes what a save wrote into `folder`, DONE first, and the folder unless other files are in it. To be called on one
+// rank, as above.
+void remove_checkpoint_parts(Comm& world, const std::string& folder);
+
 // Removes the remains of incomplete saves of earlier steps than `step`, as after a kill or on a full disk. To be called
 // on one rank, as above.
 void remove_incomplete_checkpoints(Comm& world, const std::string& dir, int64_t step);

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "comm/agreement.h"
 #include "engine/state_slices.h"
 #include "formats/io/checksum.h"
 #include "formats/weights/safetensors_writer.h"
@@ -154,9 +155,10 @@ CheckpointSave::CheckpointSave(Engine& engine, const std::string& dir, const Run
     : engine_(engine), dir_(dir), folder_(checkpoint_folder(dir, state.step)), state_(state), keep_(keep) {
   const TraceScope scope(engine_.stream.trace(), Work::checkpoint, "begin_checkpoint");
   check_finite(engine_, state_.step);
-  if (engine_.world.rank() == 0)
-    prepare_checkpoint_folder(engine_.world, dir_, folder_, checkpoint_bytes(engine_.plan));
-  engine_.world.barrier();
+  agree(engine_.world, [&] {
+    if (engine_.world.rank() == 0)
+      prepare_checkpoint_folder(engine_.world, dir_, folder_, checkpoint_bytes(engine_.plan));
+  });
   engine_.stream.wait();  // for the update: the thread reads on another queue
   file_ = std::make_unique<RankFile>(engine_.device, slices_to_write(engine_), folder_,
                                      rank_file_name(engine_.world.rank()));
@@ -173,19 +175,32 @@ void CheckpointSave::finish() {
     seen = file_->written();
     const TraceScope moved(engine_.stream.trace(), "write_rank_file");  // which a watchdog sees
   }
-  const nlohmann::json slices = gather_entries(engine_.world, file_->entries());
-  if (engine_.world.rank() == 0) {
+  try {
+    complete();
+  } catch (const Error& error) {  // where writing failed, no rank writes any more
+    if (engine_.world.rank() == 0 && is_save_failure(error)) remove_checkpoint_parts(engine_.world, folder_);
+    throw;
+  }
+  if (engine_.world.rank() > 0) return;  // the others go on, while older ones go
+  remove_oldest(engine_.world, dir_, keep_, folder_);
+  remove_incomplete_checkpoints(engine_.world, dir_, state_.step);
+}
+
+void CheckpointSave::complete() {
+  nlohmann::json entries;
+  agree(engine_.world, [&] { entries = file_->entries(); });
+  const nlohmann::json slices = gather_entries(engine_.world, entries);
+  agree(engine_.world, [&] {
+    if (engine_.world.rank() > 0) return;
     complete_checkpoint(folder_,
                         {state_, to_toml(engine_.plan.run), hf_config_of(engine_.plan.run, engine_.plan.model), true,
                          placements_to_record(engine_.plan)},
                         engine_.plan.params, slices);
     sync_path(dir_);  // the folder's own name, before older ones go
-  }
-  engine_.world.barrier();
-  if (engine_.world.rank() > 0) return;  // the others go on, while older ones go
-  remove_oldest(engine_.world, dir_, keep_, folder_);
-  remove_incomplete_checkpoints(engine_.world, dir_, state_.step);
+  });
 }
+
+bool is_save_failure(const Error& error) { return error.code() == Exit::checkpoint || error.code() == Exit::data; }
 
 int64_t checkpoint_bytes(const Plan& plan) {
   int64_t bytes = 0;

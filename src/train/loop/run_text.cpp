@@ -2,8 +2,10 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <ctime>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/host.h"
@@ -14,6 +16,7 @@
 #include "engine/libraries.h"
 #include "formats/report/trace_file.h"
 #include "planner/layout.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace mw {
 namespace {
@@ -46,6 +49,22 @@ std::string describe_optimizer(const TrainSpec& train) {
     text +=
         fmt::format("; skips steps {:g} standard deviations above the last {}", train.skip_spikes, train.spike_window);
   return text;
+}
+
+std::string describe_failed_save(const RunSpec& run, int64_t step, const Error& error) {
+  std::string last = "no checkpoint is complete yet";
+  try {
+    if (const std::string folder = newest_checkpoint(run.checkpoint.dir); !folder.empty())
+      last = fmt::format("the last complete checkpoint is of step {}",
+                         step_of_folder(std::filesystem::path(folder).filename().string()));
+  } catch (const Error& unreadable) {
+    last = unreadable.what();
+  }
+  const int64_t next = std::min(step + run.checkpoint.every - step % run.checkpoint.every, run.train.steps);
+  return fmt::format(
+      "warning: no checkpoint of step {} in {}: {}; training goes on, {}, the next save is tried at "
+      "step {}{}{}",
+      step, run.checkpoint.dir, error.what(), last, next, error.hint().empty() ? "" : "; ", error.hint());
 }
 
 nlohmann::ordered_json describe_run(const World& world, const Engine& engine, const SampleOrder& data,

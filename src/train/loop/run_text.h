@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "comm/machine_load.h"
 #include "comm/world.h"
 #include "engine/engine.h"
@@ -29,6 +30,10 @@ std::string describe_optimizer(const TrainSpec& train);
 // The warning that a rank received more rows than the byte table had foreseen, with the fullest expert of the step.
 // moe_layers: the layer numbers of stats.load.
 std::string describe_grown_rows(const Plan& plan, std::span<const int64_t> moe_layers, const StepStats& stats);
+
+// The warning that the checkpoint of `step` could not be written, with the last complete one and the step of the next
+// attempt. To be called on one rank.
+std::string describe_failed_save(const RunSpec& run, int64_t step, const Error& error);
 
 // Lines with the time of rank 0 by kind of work, since the trace was reset.
 std::string describe_profile(Trace& trace);

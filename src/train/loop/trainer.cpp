@@ -7,6 +7,7 @@
 
 #include "base/host.h"
 #include "base/text.h"
+#include "comm/agreement.h"
 #include "comm/cores.h"
 #include "comm/watchdog/watchdog.h"
 #include "config/batch_ramp.h"
@@ -72,6 +73,8 @@ class Trainer {
   void validate(int64_t step);
   void save(int64_t step);
   bool finish_save();
+  void keep_folder();
+  void go_on_without_checkpoint(const Error& error);
   void finish();
   template <class... T>
   void say(fmt::format_string<T...> format, T&&... arguments) const {
@@ -350,26 +353,47 @@ void Trainer::validate(int64_t step) {
 
 void Trainer::save(int64_t step) {
   if (run_.checkpoint.dir.empty() || saved_step_ == step) return;
-  if (leader_ && folder_lock_->is_lost()) {
-    say("warning: {}, or writer.lock in it, was removed or renamed: it is made again", run_.checkpoint.dir);
-    folder_lock_.reset();
-    folder_lock_ = lock_checkpoints(run_.checkpoint.dir);
-    log_.reopen_lost();
+  try {
+    agree(world_.comm(), [&] { keep_folder(); });
+    saving_ = std::make_unique<CheckpointSave>(*engine_, run_.checkpoint.dir, state_, run_.checkpoint.keep);
+  } catch (const Error& error) {
+    go_on_without_checkpoint(error);
+    return;
   }
-  saving_ = std::make_unique<CheckpointSave>(*engine_, run_.checkpoint.dir, state_, run_.checkpoint.keep);
   saved_step_ = step;
   if (!run_.checkpoint.background) finish_save();
 }
 
-// Before the weights change. False when nothing was under way.
+void Trainer::keep_folder() {
+  if (!leader_ || (folder_lock_ != nullptr && !folder_lock_->is_lost())) return;
+  say("warning: {}, or writer.lock in it, was removed or renamed: it is made again", run_.checkpoint.dir);
+  folder_lock_.reset();
+  folder_lock_ = lock_checkpoints(run_.checkpoint.dir);
+  log_.reopen_lost();
+}
+
+// Before the weights change. False when nothing was under way, or was not written.
 bool Trainer::finish_save() {
   if (saving_ == nullptr) return false;
   const double begin = now_seconds();
-  saving_->finish();
+  try {
+    saving_->finish();
+  } catch (const Error& error) {
+    go_on_without_checkpoint(error);
+    return false;
+  }
   say("checkpoint {} written in {:.1f} s, waited for {:.1f} s", saving_->folder(), saving_->write_seconds(),
       now_seconds() - begin);
   saving_.reset();
   return true;
+}
+
+// To be called where `error` is handled; throws it again where it is not of writing, or no later save follows.
+void Trainer::go_on_without_checkpoint(const Error& error) {
+  if (stopped_ || state_.step >= run_.train.steps || !is_save_failure(error)) throw;
+  saving_.reset();
+  saved_step_ = -1;
+  if (leader_) say("{}", describe_failed_save(run_, state_.step, error));
 }
 
 void Trainer::finish() {
