@@ -51,21 +51,30 @@ class WatchingComm : public ForwardingComm {
  public:
   WatchingComm(Comm& inner, std::string folder) : ForwardingComm(inner), folder_(std::move(folder)) {}
   void barrier() override {
-    was_there = std::filesystem::exists(folder_);
-    moves = progress_.read().moves;
+    look();
     ForwardingComm::barrier();
+  }
+  using ForwardingComm::all_reduce_max;
+  void all_reduce_max(std::span<int64_t> values) override {
+    look();
+    ForwardingComm::all_reduce_max(values);
   }
   Progress* progress() override { return &progress_; }
 
-  bool was_there = false;  // at the last barrier
+  bool was_there = false;  // when they met last
   int64_t moves = 0;       // until then
 
  private:
+  void look() {
+    was_there = std::filesystem::exists(folder_);
+    moves = progress_.read().moves;
+  }
+
   std::string folder_;
   Progress progress_;
 };
 
-// Removing thousands of files takes long: no other rank waits for it at the barrier, and the watchdog sees it move.
+// Removing thousands of files takes long: no other rank waits for it, and the watchdog sees it move.
 TEST(CheckpointFolder, RemovesOldOnesWhenTheNewOneIsCompleteForAllRanks) {
   const ScratchDir dir;
   const std::string old = dir / "step-00000002";
@@ -291,6 +300,38 @@ TEST(CheckpointFolder, ErrorsOfWritingComeAtTheEnd) {
   const std::string error = error_of([&] { save.finish(); }, Exit::data);
   EXPECT_TRUE(contains(error, "rank-00000.safetensors")) << error;
   EXPECT_EQ(list_checkpoints(s.dir.path()), Names{s.dir / "step-00000001"});
+}
+
+// Of the ranks the last one fails alone, or the first one, which writes the index: all have its error.
+TEST(CheckpointFolder, AllRanksFailTogetherAndNothingIsLeft) {
+  for (const char* name : {"/rank-00001.safetensors", "/index.json"}) {
+    const ScratchDir dir;
+    run_ranks(2, [&](Comm& world, Stream&) {
+      Engine engine(build_native_model(small_run().native), small_run(), world, 1);
+      engine.params.initialise(3, engine.stream);
+      save_checkpoint(engine, dir.path(), {1, 1}, 1);
+      const std::string folder = dir / "step-00000002", obstacle = folder + name;
+      if (world.rank() == 0) std::filesystem::create_directories(obstacle + "/in the way");
+      world.barrier();
+      CheckpointSave save(engine, dir.path(), {2, 2}, 1);
+      try {
+        save.finish();
+        ADD_FAILURE() << "rank " << world.rank() << " knows nothing of " << name;
+      } catch (const Error& error) {
+        EXPECT_TRUE(is_save_failure(error) && contains(error.what(), obstacle)) << error.what();
+      }
+      world.barrier();
+      std::vector<std::string> left;
+      for (const auto& entry : std::filesystem::directory_iterator(folder)) left.push_back(entry.path().native());
+      EXPECT_EQ(left, Names{obstacle});
+      EXPECT_EQ(list_checkpoints(dir.path()), Names{dir / "step-00000001"});
+      world.barrier();
+      if (world.rank() == 0) std::filesystem::remove_all(obstacle);
+      world.barrier();
+      save_checkpoint(engine, dir.path(), {2, 2}, 1);
+      EXPECT_EQ(newest_checkpoint(dir.path()), folder);
+    });
+  }
 }
 
 TEST(CheckpointFolder, BytesAreThoseOfTheTensors) {
