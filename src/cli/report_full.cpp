@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "cli/run_commands.h"
+#include "comm/bootstrap/tcp_join.h"
 #include "formats/report/report.h"
 
 namespace mw {
@@ -63,7 +64,10 @@ Command add_report_command(CommandLine& line) {
   sub.add_option("RUN_DIR", *paths, "folder with metrics.jsonl, or a metrics file; several are compared in one page")
       .required();
   sub.add_option("-o,--output", *output, "file to write; default, of one run: report.html beside the metrics");
-  return {sub, [paths, output] { return run_report(*paths, *output); }};
+  return {sub, [paths, output] {
+            return launched_rank() == 0 ? run_report(*paths, *output)
+                                        : Exit::ok;  // under a launcher one rank writes it
+          }};
 }
 
 }  // namespace mw

@@ -6,13 +6,14 @@ import os
 import pathlib
 import re
 import struct
+import subprocess
 import sys
 import xml.etree.ElementTree
 import zlib
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
 sys.dont_write_bytecode = True
-from _jobs import Checks, outputs, run, write_corpus, write_run_file  # noqa: E402
+from _jobs import BIN, Checks, outputs, run, write_corpus, write_run_file  # noqa: E402
 
 checks = Checks()
 
@@ -87,6 +88,14 @@ for words, there in (("1 to 14", True), ("quarter of the steps from 13 on", True
     checks.expect((words in html) == there, f"resumed: \"{words}\" {'is missing' if there else 'stands there'}", html[:9000])
 result = run(1, "train", "run.toml", *outputs("none"), "plan.platform=absent.json", "train.steps=1")
 checks.expect(result.code == 0 and "no time is predicted: cannot open absent.json" in result.output, "absent profile", result.output)
+
+# Under a launcher one rank writes it.
+result = run(2, "report", "run", "-o", "once.html")
+checks.expect(result.code == 0 and result.output.count("wrote once.html") == 1, f"two ranks: exit {result.code}", result.output)
+done = subprocess.run([BIN, "report", "run", "-o", "other.html"], env={**os.environ, "RANK": "1", "WORLD_SIZE": "2"},
+                      capture_output=True, text=True)
+checks.expect(done.returncode == 0 and not done.stdout and not pathlib.Path("other.html").exists(), "RANK=1",
+              done.stdout + done.stderr)
 
 # A run that was killed leaves a cut line; other names and outputs work.
 metrics = pathlib.Path("run/metrics.jsonl").read_text()

@@ -36,6 +36,13 @@ bool launched_by_mpi() {
   return false;
 }
 
+int launched_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
+    if (variable(name) != nullptr) return std::atoi(variable(name));
+  if (variable("WORLD_SIZE") != nullptr && variable("RANK") != nullptr) return std::atoi(variable("RANK"));
+  return variable("SLURM_PROCID") != nullptr ? std::atoi(variable("SLURM_PROCID")) : 0;
+}
+
 std::optional<JoinSpec> read_join_environment() {
   if (launched_by_mpi() || variable("WORLD_SIZE") == nullptr) return std::nullopt;
   JoinSpec spec;

@@ -27,6 +27,10 @@ struct JoinSpec {
 // Whether an MPI launcher (mpirun, or srun with PMI) has started this process.
 bool launched_by_mpi();
 
+// The number of this process among those that a launcher started, as its environment says, which needs no
+// communication; 0 where it says nothing.
+int launched_rank();
+
 // Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and the variables of the secret. None where WORLD_SIZE
 // is at most 1, or an MPI launcher started the process. Errors: comm, when a variable is missing or is not a number in
 // its range, and those of read_join_secret().
