@@ -105,6 +105,7 @@ pathlib.Path("hollow.jsonl").write_text("".join(json.dumps({"messages": messages
     [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "cd"}], [{"role": "user", "content": ""}])))
 expect(0, ["3 of 5 tokens count in the loss"], "hollow.jsonl", "-t", "tok", "--chat", "plain", "-o", "hollow")
 checks.expect(pathlib.Path("hollow.mask").read_bytes() == bytes([0, 0, 1, 1, 1]), "the mask of an empty conversation")
+pathlib.Path("hollow-talk.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": ""}]}) + "\n")
 for suffix in (".bin", ".idx"):
     pathlib.Path("talk" + suffix).unlink()
 expect(DATA, ["talk.mask already exists"], "in/c.txt", "-t", "tok", "-o", "talk")
@@ -213,6 +214,16 @@ with open("half.bin.tmp", "r+b") as file:
 expect(DATA, ["has changed since the interrupted run wrote it"], "in", *common, "-o", "half")
 expect(0, ["8001 documents"], "in", *common, "-o", "half", "--restart")
 checks.expect(digest("whole") == digest("half"), "after --restart the files differ")
+
+# Inputs without a document are no dataset.
+pathlib.Path("void").mkdir()
+pathlib.Path("void/a.jsonl").write_text('{"text": ""}\n\n{"text": ""}\n \n\n')
+pathlib.Path("void/b.txt.gz").write_bytes(gzip.compress(b""))
+expect(DATA, ["the inputs hold no document", "void/a.jsonl: 2 lines without text and 3 blank lines passed over",
+              "void/b.txt.gz: no text", 'text in "text"'], "void", "-t", "tok", "-o", "void-tokens")
+expect(DATA, ["the inputs hold no document", "hollow-talk.jsonl: 1 line without text and 0 blank lines passed over"],
+       "hollow-talk.jsonl", "-t", "tok", "--chat", "plain", "-o", "void-tokens")
+checks.expect(not list(pathlib.Path(".").glob("void-tokens*")), f"left over: {list(pathlib.Path('.').glob('void-tokens*'))}")
 
 expect(DATA, ["whole.bin already exists"], "in", *common, "-o", "whole")
 expect(DATA, ["in/a.jsonl:1: expected a string in \"text\", got no such field"], "in", "-t", "tok", "-o", "x")

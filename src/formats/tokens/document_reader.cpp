@@ -192,6 +192,28 @@ void for_each_line(const DocumentBlock& block,
   }
 }
 
+std::string describe_passed_over(const std::vector<std::string>& files) {
+  constexpr size_t kNamed = 5;
+  std::string text;
+  for (size_t i = 0; i < std::min(files.size(), kNamed); ++i) {
+    int64_t lines = 0, with_words = 0;
+    DocumentReader reader({files[i]}, {});
+    while (const std::optional<DocumentBlock> block = reader.next()) {
+      if (!block->json_lines) continue;
+      lines += std::count(block->bytes.begin(), block->bytes.end(), '\n') + (block->bytes.back() == '\n' ? 0 : 1);
+      for_each_line(*block, [&](std::string_view, const std::string&) { ++with_words; });
+    }
+    const auto count = [](int64_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); };
+    std::string found = "no text";
+    if (lines > 0)
+      found = fmt::format("{} without text and {} passed over", count(with_words, "line"),
+                          count(lines - with_words, "blank line"));
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", files[i], found);
+  }
+  if (files.size() > kNamed) text += fmt::format("; and {} more files", files.size() - kNamed);
+  return text;
+}
+
 int64_t for_each_document(const DocumentBlock& block, const std::string& key,
                           const std::function<void(std::string_view)>& work) {
   if (!block.json_lines) {

@@ -67,6 +67,7 @@ class TokenizeRun {
   EncodedBlock encode(const DocumentBlock& block, int64_t consumed, Tokenizer& tokenizer) const;
   void write(const EncodedBlock& block);
   void save();
+  [[noreturn]] void fail_without_documents();
 
   const TokenizeJob& job_;
   const ChatTemplate* form_;  // null: plain text
@@ -199,6 +200,18 @@ void TokenizeRun::write(const EncodedBlock& block) {
 
 TokenizeResult TokenizeRun::run() {
   DocumentReader reader(files_, state_.place);
+// Nothing is left that another run could go on from.
+void TokenizeRun::fail_without_documents() {
+  dataset_.reset();
+  for (const char* suffix : {".bin.tmp", ".lengths.tmp", ".mask.tmp"}) ::unlink((job_.prefix + suffix).c_str());
+  ::unlink(state_path_.c_str());
+  fail(Exit::data, fmt::format("the inputs hold no document: {}", describe_passed_over(files_)),
+       form_ != nullptr ? fmt::format("name JSON lines with messages in \"{}\", or another field with --key", key_)
+                        : fmt::format("name files with text, or JSON lines with text in \"{}\", or another field with "
+                                      "--key",
+                                      key_));
+}
+
   std::vector<std::unique_ptr<Tokenizer>> tokenizers;
   for (int i = 0; i < job_.threads; ++i) tokenizers.push_back(tokenizer_->clone());
   const size_t most = 2 * static_cast<size_t>(job_.threads);  // blocks under way
@@ -230,6 +243,7 @@ TokenizeResult TokenizeRun::run() {
   progress_.tokens = dataset_->tokens();
   dataset_->finish();
   ::unlink(state_path_.c_str());
+  if (progress_.documents == 0) fail_without_documents();
   return {progress_, tokenizer_->describe(), std::string(name_of(type_))};
 }
 

@@ -40,9 +40,9 @@ struct TokenizeResult {
 };
 
 // With `chat` also writes prefix.mask, the loss mask. The dataset is bit-identical for any number of threads and
-// interruptions. Errors: Exit::data for tokenizer and inputs; also when an interrupted run had other settings or
-// inputs, another run is writing the dataset, or it already exists; Exit::usage when there is no token that ends
-// documents.
+// interruptions. Errors: Exit::data for tokenizer and inputs, also when they hold no document; when an interrupted run
+// had other settings or inputs, another run is writing the dataset, or it already exists; Exit::usage when there is no
+// token that ends documents.
 TokenizeResult tokenize(const TokenizeJob& job);
 
 }  // namespace mw
