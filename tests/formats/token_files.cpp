@@ -337,6 +337,24 @@ TEST(JoinedShards, JoinsInOrderOfNames) {
   error_of([&] { list_token_shards(dir / "empty"); });
 }
 
+TEST(JoinedShards, NameTheFileOfATokenOutsideTheVocabulary) {
+  const ScratchDir dir;
+  write_token_shard(dir / "t_1.bin", Tokens{1, 2, 3});
+  write_token_shard(dir / "t_2.bin", Tokens{});
+  write_token_shard(dir / "t_3.bin", Tokens{4, 5, 6, 77, 8, 9});
+  const auto refusal = [](const TokenSource& source, int64_t first, size_t count) {
+    Tokens tokens(count);
+    source.read(first, tokens);
+    return error_of([&] { check_tokens(tokens, 50, source, first); });
+  };
+  const std::string expected = (dir / "t_3.bin") + ": token 3: expected an id in [0, 50), got 77";
+  const JoinedShards shards(list_token_shards(dir.path()));
+  EXPECT_TRUE(contains(refusal(shards, 0, 9), expected)) << refusal(shards, 0, 9);
+  EXPECT_TRUE(contains(refusal(shards, 5, 2), expected)) << refusal(shards, 5, 2);
+  const TokenSlice slice(std::make_unique<JoinedShards>(list_token_shards(dir.path())), 4, 5);
+  EXPECT_TRUE(contains(refusal(slice, 1, 4), expected)) << refusal(slice, 1, 4);
+}
+
 TEST(JoinedShards, AreMappedAtTheirFirstUse) {
   const ScratchDir dir;
   for (int i = 0; i < 5; ++i)

@@ -35,16 +35,34 @@ void find_document_starts(const TokenSource& source, int64_t first, std::span<in
   fill_up_to(std::ssize(starts));
 }
 
+std::string TokenSource::place_of(int64_t i) const { return fmt::format("{}: token {}", describe(), i); }
+
+namespace {
+
+// The first id that is outside [0, vocab), by its index; the number of tokens where there is none.
+size_t find_outside(std::span<const int32_t> tokens, int64_t vocab) {
+  return static_cast<size_t>(
+      std::find_if(tokens.begin(), tokens.end(), [vocab](int32_t id) { return id < 0 || id >= vocab; }) -
+      tokens.begin());
+}
+
+[[noreturn]] void fail_outside(const std::string& place, int64_t vocab, int32_t id) {
+  fail(Exit::data, fmt::format("{}: expected an id in [0, {}), got {}", place, vocab, id),
+       "tokenize the text with the tokenizer of the model (in its hf: folder), or, with a [model] table, set "
+       "model.vocab to the vocabulary of the tokenizer that made the data, 256 for bytes of text");
+}
+
+}  // namespace
+
 void check_tokens(std::span<const int32_t> tokens, int64_t vocab, std::string_view where, int64_t first) {
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i] < 0 || tokens[i] >= vocab) [[unlikely]] {
-      fail(Exit::data,
-           fmt::format("{}: token {}: expected an id in [0, {}), got {}", where, first + static_cast<int64_t>(i), vocab,
-                       tokens[i]),
-           "tokenize the text with the tokenizer of the model (in its hf: folder), or, with a [model] table, set "
-           "model.vocab to the vocabulary of the tokenizer that made the data, 256 for bytes of text");
-    }
-  }
+  const size_t i = find_outside(tokens, vocab);
+  if (i < tokens.size())
+    fail_outside(fmt::format("{}: token {}", where, first + static_cast<int64_t>(i)), vocab, tokens[i]);
+}
+
+void check_tokens(std::span<const int32_t> tokens, int64_t vocab, const TokenSource& source, int64_t first) {
+  const size_t i = find_outside(tokens, vocab);
+  if (i < tokens.size()) fail_outside(source.place_of(first + static_cast<int64_t>(i)), vocab, tokens[i]);
 }
 
 TokenRange find_token_range(const TokenSource& source) {
@@ -82,6 +100,8 @@ bool TokenSlice::read_loss_mask(int64_t first, std::span<uint8_t> out) const {
   check_range(first, out.size());
   return source_->read_loss_mask(first_ + first, out);
 }
+
+std::string TokenSlice::place_of(int64_t i) const { return source_->place_of(first_ + i); }
 
 std::string TokenSlice::describe() const {
   return fmt::format("{} (tokens {} to {})", source_->describe(), first_, first_ + count_);

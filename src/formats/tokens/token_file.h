@@ -28,6 +28,8 @@ class TokenSource {
   // For tokens [first, first + out.size()): 1 where predicting the token counts in the loss, else 0. Returns false, and
   // leaves `out` as it is, where the source has no mask: all tokens count. Errors: as read.
   virtual bool read_loss_mask(int64_t first, std::span<uint8_t> out) const;
+  // Where token `i` is, for messages: file and position in it.
+  virtual std::string place_of(int64_t i) const;
   virtual std::string describe() const = 0;  // one line for the log: "megatron data/web: 1.20B tokens, 31204 documents"
 
  protected:
@@ -42,6 +44,8 @@ void find_document_starts(const TokenSource& source, int64_t first, std::span<in
 // Checks that all ids are in [0, vocab). Errors: Exit::data naming `where`, the vocabulary size, and the first id that
 // is not, with its index in the stream (`first` + i).
 void check_tokens(std::span<const int32_t> tokens, int64_t vocab, std::string_view where, int64_t first = 0);
+// The same for tokens of `source` from `first` on; names the token as place_of does.
+void check_tokens(std::span<const int32_t> tokens, int64_t vocab, const TokenSource& source, int64_t first);
 
 struct TokenRange {
   int32_t smallest = 0, largest = 0;
@@ -57,6 +61,7 @@ class TokenSlice final : public TokenSource {
   void read(int64_t first, std::span<int32_t> out) const override;
   std::vector<int64_t> document_begins(int64_t first, int64_t count) const override;
   bool read_loss_mask(int64_t first, std::span<uint8_t> out) const override;
+  std::string place_of(int64_t i) const override;
   std::string describe() const override;
 
  private:

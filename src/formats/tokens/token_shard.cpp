@@ -113,11 +113,14 @@ std::shared_ptr<const TokenShard> JoinedShards::shard(size_t i) const {
   return mapped_[i] = std::move(mapped);
 }
 
+size_t JoinedShards::shard_of(int64_t token) const {
+  return static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), token) - starts_.begin()) - 1;
+}
+
 void JoinedShards::read(int64_t first, std::span<int32_t> out) const {
   check_range(first, out.size());
   if (out.empty()) return;
-  auto i = static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), first) - starts_.begin()) - 1;
-  for (; !out.empty(); ++i) {
+  for (size_t i = shard_of(first); !out.empty(); ++i) {
     const int64_t within = first - starts_[i];
     const int64_t count = std::min<int64_t>(size_of_shard(i) - within, std::ssize(out));
     if (count == 0) continue;  // an empty shard
@@ -144,6 +147,11 @@ void JoinedShards::cut_documents(int64_t token) {
 std::vector<int64_t> JoinedShards::document_begins(int64_t first, int64_t count) const {
   if (document_token_ < 0) return TokenSource::document_begins(first, count);
   return positions_of(document_token_, *this, first, count);
+}
+
+std::string JoinedShards::place_of(int64_t i) const {
+  const size_t shard = shard_of(i);
+  return fmt::format("{}: token {}", paths_[shard], i - starts_[shard]);
 }
 
 std::string JoinedShards::describe() const {

@@ -57,9 +57,11 @@ class JoinedShards final : public TokenSource {
   // at 128000 (Llama 3) where it holds u32. Errors: Exit::config where the first shard that is not empty contains none.
   void cut_documents(int64_t token = -1);
   std::vector<int64_t> document_begins(int64_t first, int64_t count) const override;
+  std::string place_of(int64_t i) const override;
   std::string describe() const override;
 
  private:
+  size_t shard_of(int64_t token) const;
   int64_t size_of_shard(size_t i) const { return starts_[i + 1] - starts_[i]; }
   std::shared_ptr<const TokenShard> shard(size_t i) const;
 

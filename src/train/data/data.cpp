@@ -86,8 +86,8 @@ void SampleOrder::read_tokens(const TokenSource& source, int64_t first, std::spa
                               std::span<int32_t> labels) const {
   source.read(first, ids);
   source.read(first + 1, labels);
-  check_tokens(ids, vocab_, source.describe(), first);
-  check_tokens(labels, vocab_, source.describe(), first + 1);
+  check_tokens(ids, vocab_, source, first);
+  check_tokens(labels, vocab_, source, first + 1);
   std::vector<uint8_t> counts(labels.size());
   if (source.read_loss_mask(first + 1, counts))
     for (size_t i = 0; i < labels.size(); ++i)
@@ -267,7 +267,7 @@ void check_vocabulary(const SampleOrder& order, const RunSpec& run, int64_t voca
       const int64_t first = source.size() / places * i;
       tokens.resize(static_cast<size_t>(std::min(kTokens, source.size() - first)));
       source.read(first, tokens);
-      check_tokens(tokens, vocab, source.describe(), first);
+      check_tokens(tokens, vocab, source, first);
     }
   }
 }
