@@ -235,6 +235,17 @@ expect(USAGE, ["--tokenizer"], "in", "-o", "x")
 pathlib.Path("bad.txt").write_bytes(b"a\xffb")
 expect(0, ["1 bytes were not valid UTF-8", "6 u16 tokens in 1 documents"], "bad.txt", "-t", "noeos", "--eod", "<end>", "-o", "bad")
 
+# An interrupted run does not forget what it replaced.
+pathlib.Path("worn").mkdir()
+shutil.copy("bad.txt", "worn/a.txt")
+pathlib.Path("worn/b.jsonl").write_bytes(b"".join(pathlib.Path(f"in/{name}.jsonl").read_bytes() for name in "abab"))
+state = pathlib.Path("worn-tokens.tokenize.json")
+job = Job(1, "tokenize", "worn", *common, "-o", "worn-tokens", "--threads", "1", "--save-every", "0")
+checks.expect(job.wait_until(lambda: state.exists() and json.loads(state.read_text())["input"] == 1), "worn: no mark",
+              job.output())
+job.end()
+expect(0, ["resumed after", "1 bytes were not valid UTF-8", "16001 documents"], "worn", *common, "-o", "worn-tokens")
+
 for path in ("whole.idx", "whole"):
     result = run(1, "inspect", path)
     checks.expect(result.code == 0 and "8001 documents" in result.output and "to 300" in result.output, f"inspect {path}",

@@ -137,6 +137,7 @@ TokenizeRun::TokenizeRun(const TokenizeJob& job)
     state_ = read_tokenize_state(state_path_, settings_);
     dataset_ = std::make_unique<GrowingDataset>(job.prefix, type_, state_.mark);
     progress_.resumed_bytes = state_.consumed;
+    progress_.replaced_bytes = state_.replaced_bytes;
   } else {
     ::unlink(state_path_.c_str());
     dataset_ = std::make_unique<GrowingDataset>(job.prefix, type_, form_ != nullptr);
@@ -189,8 +190,9 @@ void TokenizeRun::write(const EncodedBlock& block) {
   }
   state_.place = block.end;
   state_.consumed = block.consumed;
+  state_.replaced_bytes += block.replaced_bytes;
   progress_.bytes = block.consumed;
-  progress_.replaced_bytes += block.replaced_bytes;
+  progress_.replaced_bytes = state_.replaced_bytes;
   progress_.in_loss += std::count(block.mask.begin(), block.mask.end(), 1);
   progress_.documents = dataset_->documents();
   progress_.tokens = dataset_->tokens();
@@ -198,8 +200,6 @@ void TokenizeRun::write(const EncodedBlock& block) {
   if (job_.report) job_.report(progress_);
 }
 
-TokenizeResult TokenizeRun::run() {
-  DocumentReader reader(files_, state_.place);
 // Nothing is left that another run could go on from.
 void TokenizeRun::fail_without_documents() {
   dataset_.reset();
@@ -212,6 +212,8 @@ void TokenizeRun::fail_without_documents() {
                                       key_));
 }
 
+TokenizeResult TokenizeRun::run() {
+  DocumentReader reader(files_, state_.place);
   std::vector<std::unique_ptr<Tokenizer>> tokenizers;
   for (int i = 0; i < job_.threads; ++i) tokenizers.push_back(tokenizer_->clone());
   const size_t most = 2 * static_cast<size_t>(job_.threads);  // blocks under way
@@ -241,9 +243,9 @@ void TokenizeRun::fail_without_documents() {
   while (!under_way.empty()) write_first();
   progress_.documents = dataset_->documents();
   progress_.tokens = dataset_->tokens();
+  if (progress_.documents == 0) fail_without_documents();
   dataset_->finish();
   ::unlink(state_path_.c_str());
-  if (progress_.documents == 0) fail_without_documents();
   return {progress_, tokenizer_->describe(), std::string(name_of(type_))};
 }
 

@@ -77,6 +77,7 @@ void write_tokenize_state(const std::string& path, const TokenizeSettings& setti
                              {"offset", state.place.offset},
                              {"line", state.place.line},
                              {"consumed", state.consumed},
+                             {"replaced_bytes", state.replaced_bytes},
                              {"documents", state.mark.documents},
                              {"bin_bytes", state.mark.bytes},
                              {"bin_xxh3", state.mark.bin_xxh3},
@@ -105,6 +106,7 @@ TokenizeState read_tokenize_state(const std::string& path, const TokenizeSetting
   TokenizeState state;
   state.place = {count(file, "input", path), count(file, "offset", path), count(file, "line", path)};
   state.consumed = count(file, "consumed", path);
+  if (file.contains("replaced_bytes")) state.replaced_bytes = count(file, "replaced_bytes", path);  // older runs: none
   state.mark = {count(file, "documents", path), count(file, "bin_bytes", path), text(file, "bin_xxh3", path),
                 text(file, "lengths_xxh3", path), text(file, "mask_xxh3", path)};
   const bool last = state.place.input == std::ssize(settings.inputs);

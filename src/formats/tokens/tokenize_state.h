@@ -24,7 +24,8 @@ struct TokenizeSettings {
 struct TokenizeState {
   DocumentPlace place;
   DatasetMark mark;
-  int64_t consumed = 0;  // bytes of the input files
+  int64_t consumed = 0;        // bytes of the input files
+  int64_t replaced_bytes = 0;  // that were not UTF-8
 };
 
 // Sizes and modification times of the files. Errors: Exit::data.
