@@ -162,8 +162,21 @@ Option& Option::not_negative() {
   return *this;
 }
 
-Option& Option::byte_count() {
-  option_->transform(CLI::AsSizeValue(true).description(""))->check(CLI::PositiveNumber.description(""));
+Option& Option::byte_count(uint64_t least, uint64_t most) {
+  const auto parse = [least, most](std::string& text) -> std::string {
+    uint64_t bytes = 0;
+    std::string number = text;
+    try {
+      const bool is_size = CLI::AsSizeValue(true)(number).empty() && CLI::detail::lexical_cast(number, bytes);
+      if (!is_size || bytes < least || bytes > most) throw CLI::ValidationError("");
+    } catch (const CLI::ValidationError&) {
+      return fmt::format("expected {} to {} bytes, for example 5GB or 500MiB, got \"{}\"", least, most,
+                         printable(text));
+    }
+    text = number;
+    return "";
+  };
+  option_->transform(CLI::Validator(parse, ""));
   option_->type_name("SIZE");
   return *this;
 }

@@ -27,7 +27,7 @@ class Option {
   Option& range(int least, int most);
   Option& range(double least, double most);
   Option& not_negative();
-  Option& byte_count();  // a number above 0, perhaps with a unit: 500MB, 2GiB
+  Option& byte_count(uint64_t least, uint64_t most);  // a whole number, perhaps with a unit: 500MB, 2GiB
   // As many values as `names` has, such as "F,I,W"; a comma or a space parts two of them.
   Option& values(const std::string& names);
   Option& needs(const Option& other);

@@ -1,5 +1,4 @@
 // import and export: Hugging Face folder to checkpoint and back; under a launcher the ranks share the work.
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -63,7 +62,7 @@ Command add_export_command(CommandLine& line, const Invocation& invocation) {
       .show_default();
   auto shard_size = std::make_shared<uint64_t>(5'000'000'000);
   sub.add_option("--shard-size", *shard_size, "most bytes of weights in a file, for example 500MB or 2GiB")
-      .byte_count()
+      .byte_count(1000, uint64_t{1} << 60)
       .show_default("5GB");
   sub.add_option("--source", request->source,
                  "folder with the tokenizer and, for a run that began as hf:DIR, the config.json; default: that DIR");
@@ -71,10 +70,7 @@ Command add_export_command(CommandLine& line, const Invocation& invocation) {
   return {sub, [=] {
             request->out = without_slash(request->out);
             request->dtype = enum_of<DType>(*dtype);  // none for "model"
-            if (*shard_size < 1000)
-              fail(Exit::usage, fmt::format("--shard-size: expected at least 1000 bytes, got {}", *shard_size),
-                   "give a unit, for example 5GB");
-            request->shard_bytes = static_cast<int64_t>(std::min(*shard_size, uint64_t{1} << 60));
+            request->shard_bytes = static_cast<int64_t>(*shard_size);
             return run_conversion(invocation, *seconds, [&](Comm& comm) {
               request->checkpoint = choose_checkpoint(comm, request->checkpoint, stdout);
               return export_checkpoint(comm, *request);

@@ -27,7 +27,9 @@ refused(2, ["tokenize: INPUT, --tokenizer, --output are missing", "INPUT... --to
 refused(2, ["unknown option \"--profiel\"", "did you mean \"--profile\"?"], "train", "run.toml", "--profiel")
 refused(2, ["unexpected argument \"extra\""], "inspect", "run", "extra")
 refused(2, ["unknown option \"--versoin\"", "did you mean \"--version\"?"], "--versoin")
-refused(2, ["--shard-size: expected at least 1000 bytes, got 5", "for example 5GB"], "export", "a", "b", "--shard-size", "5")
+for size in ("0", "5", "-1", "lots", "5XB", "1.5GB", "", "2EiB", "99999999999999999999GB"):
+    refused(2, [f'--shard-size: expected 1000 to {2**60} bytes, for example 5GB or 500MiB, got "{size}"'],
+            "export", "a", "b", "--shard-size", size)
 refused(2, ["--threads"], "doctor", "--threads", "many")
 refused(2, ["--dtype"], "export", "a", "b", "--dtype", "fp8")
 
