@@ -322,6 +322,38 @@ TEST(SampleOrder, LabelsOutsideTheLossMaskAreIgnored) {
     }
 }
 
+TEST(OpenSamples, WarnWhereValidationDataIsTrainingDataToo) {
+  const ScratchDir dir;
+  for (const char* folder : {"s", "t", "other"}) std::filesystem::create_directory(dir / folder);
+  for (const char* name : {"s/train_1.bin", "s/train_2.bin", "s/val_1.bin", "other/val_1.bin"})
+    write_token_shard(dir / name, Tokens{1, 2, 3});
+  for (const char* name : {"t/a.txt", "t/b.txt", "other/b.txt"}) write_raw(dir / name, "text");
+  write_megatron(dir / "m", {{1, 2}});
+  std::filesystem::create_symlink(dir / "s/val_1.bin", dir / "other/link.bin");
+  RunSpec run = small_run();
+  const auto doubt = [&](DataKind kind, const std::string& path, const std::string& val_path) {
+    run.data.kind = kind;
+    run.data.path = dir / path;
+    run.data.val_path = val_path.empty() ? "" : dir / val_path;
+    return doubt_about_validation(run);
+  };
+  const DataKind text = DataKind::text, shards = DataKind::shards, megatron = DataKind::megatron;
+  EXPECT_EQ(doubt(shards, "s", ""), "");
+  EXPECT_EQ(doubt(shards, "s/train_*.bin", "s/val_*.bin"), "");
+  EXPECT_EQ(doubt(shards, "s", "other/val_1.bin"), "");
+  EXPECT_EQ(doubt(text, "t", "other"), "");
+  EXPECT_EQ(doubt(megatron, "m", "other/m"), "");
+  const std::string one = doubt(shards, "s", "s/val_*.bin");
+  EXPECT_TRUE(contains(one, "1 of 1 files") && contains(one, dir / "s/val_1.bin")) << one;
+  EXPECT_TRUE(contains(doubt(shards, "s", "other"), "1 of 2 files of data.val_path")) << "through a link";
+  EXPECT_TRUE(contains(doubt(shards, "s/*_1.bin", "s"), "2 of 3 files"));
+  EXPECT_TRUE(contains(doubt(text, "t", "t/b.txt"), "1 of 1 files"));
+  EXPECT_TRUE(contains(doubt(text, "t/../t", "t"), "2 of 2 files"));
+  EXPECT_TRUE(contains(doubt(megatron, "m", "m.idx"), "m.bin"));
+  run.data.blend = {"0.5 " + (dir / "s/train_*.bin"), "0.5 " + (dir / "s/val_1.bin")};
+  EXPECT_TRUE(contains(doubt(shards, "", "s/val_1.bin"), "1 of 1 files"));
+}
+
 // Token files of each kind, each with one damaged part, which one of the ranks checks.
 TEST(OpenSamples, RanksShareTheLookAtFilesAndTheErrors) {
   const ScratchDir dir;

@@ -91,6 +91,10 @@ std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, boo
 // A warning where data.kind = "text" reads a file whose name says that it is no plain text; else "".
 std::string doubt_about_text(const RunSpec& run);
 
+// A warning where files that data.val_path names are also training data; else "". To be called on one rank, for a run
+// whose data and validation data were opened.
+std::string doubt_about_validation(const RunSpec& run);
+
 // Reads samples spread over every source, so that data of another tokenizer is refused before training starts. Errors:
 // data, when a token is outside the model's vocabulary.
 void check_vocabulary(const SampleOrder& order, const RunSpec& run, int64_t vocab);

@@ -172,7 +172,10 @@ void Trainer::print_header() {
   for (const std::string& line : describe_machine(world_, *engine_, options_.started)) say("{}", line);
   say("data: {}", data_->describe(samples_of_steps(run_.train, 0, run_.train.steps)));
   if (const std::string doubt = doubt_about_text(run_); !doubt.empty()) say("{}", doubt);
-  if (validation_->data() != nullptr) say("validation: {}", validation_->data()->describe());
+  if (validation_->data() != nullptr) {
+    say("validation: {}", validation_->data()->describe());
+    if (const std::string doubt = leader_ ? doubt_about_validation(run_) : ""; !doubt.empty()) say("{}", doubt);
+  }
   if (run_.checkpoint.dir.empty() && !options_.dry_run) say("checkpoints: none, because checkpoint.dir is empty");
   if (!sample_->why_none().empty()) say("warning: no sample at the end: {}", sample_->why_none());
   if (run_.data.document_mask) say("documents of a sample are kept apart");

@@ -1,0 +1,70 @@
+// The files of a run's data.
+#include <sys/stat.h>
+
+#include <set>
+#include <utility>
+
+#include "base/text.h"
+#include "formats/tokens/text_corpus.h"
+#include "formats/tokens/token_shard.h"
+#include "train/data/data.h"
+
+namespace mw {
+namespace {
+
+std::vector<std::string> training_paths(const DataSpec& data) {
+  std::vector<std::string> paths;
+  for (const BlendPart& part : parse_blend(data.blend)) paths.push_back(part.path);
+  if (paths.empty()) paths.push_back(data.path);
+  return paths;
+}
+
+std::string megatron_prefix(const std::string& path) {
+  return has_suffix(path, ".bin") || has_suffix(path, ".idx") ? path.substr(0, path.size() - 4) : path;
+}
+
+// The files with the tokens of `path`, as open_token_source reads it.
+std::vector<std::string> files_of(const DataSpec& data, const std::string& path) {
+  std::vector<std::string> files;
+  switch (data.kind) {
+    case DataKind::text:
+      for (TextFile& file : find_text_files(path, data.suffixes)) files.push_back(std::move(file.path));
+      break;
+    case DataKind::megatron: files = {megatron_prefix(path) + ".bin"}; break;
+    case DataKind::shards: files = list_token_shards(path); break;
+  }
+  return files;
+}
+
+using FileId = std::pair<dev_t, ino_t>;  // the same for a file and for links to it
+
+FileId id_of(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 ? FileId(info.st_dev, info.st_ino) : FileId();
+}
+
+}  // namespace
+
+std::string doubt_about_validation(const RunSpec& run) {
+  const DataSpec& data = run.data;
+  if (data.val_path.empty()) return "";
+  try {
+    std::set<FileId> trained;
+    for (const std::string& path : training_paths(data))
+      for (const std::string& file : files_of(data, path)) trained.insert(id_of(file));
+    trained.erase(FileId());  // gone since the data was opened
+    const std::vector<std::string> held_out = files_of(data, data.val_path);
+    std::vector<std::string> shared;
+    for (const std::string& file : held_out)
+      if (trained.count(id_of(file)) > 0) shared.push_back(file);
+    if (shared.empty()) return "";
+    return fmt::format(
+        "warning: {} of {} files of data.val_path = \"{}\" are training data, too ({}{}): the run trains on what it "
+        "validates with; keep them in a folder of their own, or let a pattern or another path name the training files",
+        shared.size(), held_out.size(), printable(data.val_path), shared.front(), shared.size() > 1 ? ", ..." : "");
+  } catch (const Error&) {
+    return "";  // a folder that changed since the data was opened
+  }
+}
+
+}  // namespace mw
