@@ -6,7 +6,9 @@
 #include <cstdio>
 #include <optional>
 
+#include "base/text.h"
 #include "cli/run_commands.h"
+#include "train/data/data.h"
 #include "train/loop/chat.h"
 #include "train/loop/signals.h"
 #include "train/loop/train_step.h"
@@ -75,6 +77,11 @@ Exit run_chat(World& world, const ModelSource& source, const ChatTemplate* form)
   const std::unique_ptr<Engine> engine = make_engine(world, run);
   load_model(*engine, source);
   Chat chat(*engine, tokenizer.get(), run.sample, form);
+  if (const std::string mask = leader && form == nullptr ? find_loss_mask(run) : ""; !mask.empty())
+    std::fprintf(stderr,
+                 "hint: the training data has a loss mask (%s), as `tokenize --chat` writes it: --chat TEMPLATE asks "
+                 "in the template of the data\n",
+                 printable(mask).c_str());
   InputLines input;
   const auto show = [](std::string_view text) {
     std::fwrite(text.data(), 1, text.size(), stdout);

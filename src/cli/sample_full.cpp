@@ -1,9 +1,12 @@
+#include <algorithm>
 #include <cstdio>
 #include <sstream>
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "cli/run_commands.h"
+#include "train/data/data.h"
 #include "train/loop/sample.h"
 #include "train/loop/train_step.h"
 
@@ -33,6 +36,27 @@ RunSpec sampling_run(const RunSpec& base, int64_t ranks, int64_t prompts) {
   return run;
 }
 
+bool has_mark(Tokenizer& tokenizer, const std::string& prompt) {
+  std::vector<int32_t> ids;
+  try {
+    tokenizer.encode(prompt, ids);
+  } catch (const Error&) {  // which generation reports
+    return true;
+  }
+  return std::any_of(ids.begin(), ids.end(), [&](int32_t id) { return tokenizer.is_special(id); });
+}
+
+// A model that learned conversations hardly continues a text without the marks of its template.
+void hint_at_chat(const RunSpec& run, Tokenizer& tokenizer, const std::vector<std::string>& prompts) {
+  const std::string mask = find_loss_mask(run);
+  if (mask.empty()) return;
+  if (std::any_of(prompts.begin(), prompts.end(), [&](const std::string& p) { return has_mark(tokenizer, p); })) return;
+  std::fprintf(stderr,
+               "hint: the training data has a loss mask (%s), as `tokenize --chat` writes it, and the prompt has no "
+               "special token: --chat TEMPLATE puts the template of the data around it\n",
+               printable(mask).c_str());
+}
+
 void show_text(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
@@ -50,6 +74,7 @@ Exit run_sample(World& world, const ModelSource& source, const std::string& prom
   const std::unique_ptr<Engine> owner = make_engine(world, run);
   Engine& engine = *owner;
   load_model(engine, source);
+  if (leader && form == nullptr) hint_at_chat(run, *tokenizer, prompts);
   if (prompts_file.empty()) {
     if (leader && form == nullptr) show_text(prompts.front());
     generate(

@@ -82,6 +82,17 @@ result = subprocess.run([BIN, "sample", "tuned", "--chat", "chatml", "sample.pro
 checks.expect(result.stdout == b"hello you\n", "sample --chat of one prompt", f"{result.stdout} {result.stderr}")
 result = run(1, "sample", "tuned", "--chat", "llama")
 checks.expect(result.code == 2 and 'no template "llama"' in result.output, "sample --chat llama", result.output)
+# Without a template it says that the data had one, as far as that is known.
+for arguments, text, hinted in ((["chat", "tuned", "sample.tokens=2"], "--chat TEMPLATE asks", True),
+                                (["sample", "tuned", "sample.tokens=2", "sample.prompt=hi"], "--chat TEMPLATE puts", True),
+                                (["sample", "tuned", "sample.tokens=2", "sample.prompt=<|im_start|>user"], "hint:", False),
+                                (["chat", "tuned", "--chat", "chatml", "sample.tokens=2"], "hint:", False),
+                                (["sample", "tuned", "--chat", "chatml", "sample.tokens=2", "sample.prompt=hi"], "hint:", False),
+                                (["sample", "run", "sample.tokens=2", "sample.prompt=hi"], "hint:", False)):
+    result = subprocess.run([BIN, *arguments], input=b"hi\n", capture_output=True, timeout=300)
+    told = result.stderr.decode()
+    checks.expect(result.returncode == 0 and (text in told) == hinted and ("(tokens.mask)" in told) == hinted,
+                  f"{arguments}: exit {result.returncode}", told)
 for ranks, name, message in ((1, "llama", 'no template "llama"'), (2, "glm4", "no token that ends an answer"),
                              (1, "phi", "has no token <|end|>")):
     result = subprocess.run(command(ranks, ["chat", "tuned", "--chat", name]), input=b"", capture_output=True, timeout=300)

@@ -95,6 +95,9 @@ std::string doubt_about_text(const RunSpec& run);
 // whose data and validation data were opened.
 std::string doubt_about_validation(const RunSpec& run);
 
+// The first loss mask beside the training data, which `tokenize --chat` writes; "" where there is none, or no longer.
+std::string find_loss_mask(const RunSpec& run);
+
 // Reads samples spread over every source, so that data of another tokenizer is refused before training starts. Errors:
 // data, when a token is outside the model's vocabulary.
 void check_vocabulary(const SampleOrder& order, const RunSpec& run, int64_t vocab);

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "formats/tokens/text_corpus.h"
 #include "formats/tokens/token_shard.h"
@@ -44,6 +45,13 @@ FileId id_of(const std::string& path) {
 }
 
 }  // namespace
+
+std::string find_loss_mask(const RunSpec& run) {
+  if (run.data.kind != DataKind::megatron) return "";
+  for (const std::string& path : training_paths(run.data))
+    if (const std::string mask = megatron_prefix(path) + ".mask"; path_exists(mask)) return mask;
+  return "";
+}
 
 std::string doubt_about_validation(const RunSpec& run) {
   const DataSpec& data = run.data;
