@@ -51,7 +51,7 @@ class InputLines {
 };
 
 // The next turn that can be encoded; nothing at the end of the input.
-std::vector<int32_t> read_turn(InputLines& input, const Chat& chat) {
+std::vector<int32_t> read_turn(InputLines& input, Chat& chat) {
   const bool asks = isatty(STDIN_FILENO) != 0;
   for (;;) {
     if (asks) std::fputs(kPrompt, stderr);
@@ -102,7 +102,7 @@ Command add_chat_command(CommandLine& line, const Invocation& invocation) {
   const auto chat = std::make_shared<std::string>();
   std::string names;
   for (const ChatTemplate& form : chat_templates())
-    if (form.takes_turns()) names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", form.name, form.families);
+    if (form.ends_answers()) names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", form.name, form.families);
   sub.add_option("--chat", *chat,
                  fmt::format("template that the model was tuned with, as of tokenize --chat: {}", names));
   sub.add_footer(

@@ -71,6 +71,22 @@ result = run(1, "train", "run.toml", "model.vocab=258", "data.kind=megatron", "d
 checks.expect(result.code == 0, "train on conversations", result.output)
 result = subprocess.run(command(1, ["chat", "tuned", "--chat", "chatml"]), input=b"hi\nwho?\n", capture_output=True, timeout=300)
 checks.expect(result.stdout == b"hello you\na model\n", "by chatml", f"{result.stdout} {result.stderr}")
+# A template that writes earlier answers unlike the last one: each turn encodes the conversation again.
+special += [{"id": 258 + i, "content": token, "special": True, "normalized": False} for i, token in enumerate(("<think>", "</think>"))]
+tokens = json.loads(pathlib.Path("tokenizer.json").read_text())
+pathlib.Path("thoughts.json").write_text(json.dumps({**tokens, "added_tokens": special}))
+talks = [json.dumps({"messages": [{"role": role, "content": content} for role, content in turns[:n]]}) for n in (2, 4)]
+pathlib.Path("talks.jsonl").write_text("\n".join(talks * 100) + "\n")
+result = run(1, "tokenize", "talks.jsonl", "-t", "thoughts.json", "-o", "thoughts", "--chat", "qwen3")
+checks.expect(result.code == 0, "tokenize by qwen3", result.output)
+result = run(1, "train", "run.toml", "model.vocab=260", "data.kind=megatron", "data.path=thoughts", "data.val_fraction=0",
+             "train.steps=120", "train.lr=1e-2", "train.seq_len=192", "checkpoint.dir=thinks", "sample.temperature=0",
+             "sample.tokenizer=thoughts.json", "data.whole_documents=true", "data.document_mask=true")
+checks.expect(result.code == 0, "train on conversations by qwen3", result.output)
+for ranks, arguments in ((1, []), (2, ["mesh.ep=2"])):
+    result = subprocess.run(command(ranks, ["chat", "thinks", "--chat", "qwen3", *arguments]), input=b"hi\nwho?\n", capture_output=True, timeout=300)
+    checks.expect(result.stdout == b"hello you\na model\n", f"by qwen3 {arguments}", f"{result.stdout} {result.stderr}")
+
 pathlib.Path("questions").write_text("hi\nhi\n")
 for ranks, arguments in ((1, []), (2, ["mesh.ep=2"])):
     result = subprocess.run(command(ranks, ["sample", "tuned", "--chat", "chatml", "--prompts", "questions", *arguments]),
@@ -98,5 +114,5 @@ for ranks, name, message in ((1, "llama", 'no template "llama"'), (2, "glm4", "n
     result = subprocess.run(command(ranks, ["chat", "tuned", "--chat", name]), input=b"", capture_output=True, timeout=300)
     told = result.stderr.decode()
     checks.expect(result.returncode == 2 and message in told, f"--chat {name}: exit {result.returncode}", told)
-    checks.expect(name == "phi" or "choose one of chatml, mixtral," in told, f"--chat {name}: only what chat takes", told)
+    checks.expect(name == "phi" or "choose one of chatml, qwen3, mixtral," in told, f"--chat {name}: only what chat takes", told)
 checks.finish()

@@ -33,7 +33,7 @@ SMALLER = [  # what the document says, what stands for it here
     ("mesh.pp=2 mesh.ep=4", "mesh.pp=2 train.threads=1"),
 ]
 ELSEWHERE = ("sbatch ",)  # tests/slurm has tests of it
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
 TABLE = """
 [model]
 vocab = 384

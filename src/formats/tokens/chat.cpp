@@ -170,9 +170,11 @@ const ChatRole* find_role(const ChatTemplate& form, std::string_view name) {
 
 }  // namespace
 
-void encode_chat(const ChatTemplate& form, std::span<const ChatMessage> messages, const std::string& where,
-                 Tokenizer& tokenizer, std::vector<int32_t>& ids, std::vector<uint8_t>& mask) {
-  Encoder encoder(form, tokenizer, ids, mask);
+namespace {
+
+// is_whole: the last message ends the conversation.
+void append_messages(Encoder& encoder, const ChatTemplate& form, std::span<const ChatMessage> messages, bool is_whole,
+                     const std::string& where) {
   encoder.begin();
   for (size_t i = 0; i < messages.size(); ++i) {
     const ChatMessage& message = messages[i];
@@ -183,9 +185,17 @@ void encode_chat(const ChatTemplate& form, std::span<const ChatMessage> messages
                        printable(message.role)),
            "rename the role, or leave the message out");
     const bool is_answer = message.role == "assistant";
-    if (is_answer && i + 1 == messages.size()) role = &form.last_answer();
+    if (is_answer && is_whole && i + 1 == messages.size()) role = &form.last_answer();
     encoder.append(*role, message.content, message.loss.value_or(is_answer));
   }
+}
+
+}  // namespace
+
+void encode_chat(const ChatTemplate& form, std::span<const ChatMessage> messages, const std::string& where,
+                 Tokenizer& tokenizer, std::vector<int32_t>& ids, std::vector<uint8_t>& mask) {
+  Encoder encoder(form, tokenizer, ids, mask);
+  append_messages(encoder, form, messages, true, where);
   encoder.finish();
 }
 
@@ -196,14 +206,23 @@ ChatTurns::ChatTurns(const ChatTemplate& form, Tokenizer& tokenizer)
   check_chat_tokens(form, tokenizer);
 }
 
-std::vector<int32_t> ChatTurns::encode(const std::string& user, bool is_first) const {
+std::vector<int32_t> ChatTurns::encode(std::span<const ChatMessage> messages) const {
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> mask;
+  Encoder encoder(form_, tokenizer_, ids, mask);
+  append_messages(encoder, form_, messages, false, "the conversation");
+  encoder.append(form_.last_answer().before, false);
+  encoder.finish();
+  return ids;
+}
+
+std::vector<int32_t> ChatTurns::encode_next(const std::string& user) const {
   std::vector<int32_t> ids;
   std::vector<uint8_t> mask;
   Encoder encoder(form_, tokenizer_, ids, mask);
   const ChatRole& answers = form_.roles.back();
-  if (is_first) encoder.begin();
-  if (!is_first) encoder.append_token(answers.end, false);
-  if (!is_first) encoder.append(answers.after, false);
+  encoder.append_token(answers.end, false);
+  encoder.append(answers.after, false);
   encoder.append(*find_role(form_, "user"), user, false);
   encoder.append(answers.before, false);
   encoder.finish();

@@ -36,18 +36,18 @@ struct ChatTemplate {
 
   const ChatRole& last_answer() const { return last != nullptr ? *last : roles.back(); }
   bool ends_answers() const { return !last_answer().end.empty(); }
-  // Whether ChatTurns takes it: answers end with a token, and begin alike wherever they are.
+  // Whether a conversation can go on without being encoded again: answers begin alike wherever they are.
   bool takes_turns() const;
 };
 
 std::span<const ChatTemplate> chat_templates();
 
-// Of all, or of those that ChatTurns takes; with commas between them.
-std::string chat_template_names(bool for_turns);
+// Of all, or of those whose answers end with a token; with commas between them.
+std::string chat_template_names(bool for_answers);
 
-// Errors: Exit::usage naming the templates that there are, where there is none of this name, or it does not take turns
-// and for_turns is set.
-const ChatTemplate& find_chat_template(std::string_view name, bool for_turns = false);
+// Errors: Exit::usage naming the templates that there are, where there is none of this name, or for_answers is set and
+// its answers do not end with a token.
+const ChatTemplate& find_chat_template(std::string_view name, bool for_answers = false);
 
 // The tokens of a template, and the marks in its texts that are one token, such as <|user|>; some more than once.
 std::vector<std::string_view> chat_tokens(const ChatTemplate& form);
@@ -67,18 +67,20 @@ std::vector<ChatMessage> parse_chat(std::string_view json, const std::string& ke
 void encode_chat(const ChatTemplate& form, std::span<const ChatMessage> messages, const std::string& where,
                  Tokenizer& tokenizer, std::vector<int32_t>& ids, std::vector<uint8_t>& mask);
 
-// A conversation with a model, turn by turn: the same ids as encode_chat's of all its messages.
+// A conversation with a model: the same ids as encode_chat's of all its messages.
 class ChatTurns {
  public:
-  // The template must take turns, and the tokenizer outlive this object. Errors: Exit::usage, where the tokenizer lacks
-  // a token of the template.
+  // Answers of the template must end with a token, and the tokenizer outlive this object. Errors: Exit::usage, where
+  // the tokenizer lacks a token of the template.
   ChatTurns(const ChatTemplate& form, Tokenizer& tokenizer);
   // The tokens that end an answer: the last one of a conversation, and any before it. They can be the same.
   const std::array<int32_t, 2>& ends() const { return ends_; }
-  // The ids from the token that ends an answer in the middle of a conversation to the begin of the next answer, around
-  // what the user says; the one with which the answer before ended stays out of the conversation. is_first: there was
-  // no answer. Errors: as Tokenizer::encode.
-  std::vector<int32_t> encode(const std::string& user, bool is_first) const;
+  // The ids of a conversation up to the begin of its next answer. Errors: as Tokenizer::encode.
+  std::vector<int32_t> encode(std::span<const ChatMessage> messages) const;
+  // For a template that takes turns, the ids that follow an answer: from the token that ends one in the middle of a
+  // conversation to the begin of the next answer, around what the user says. The token with which the answer ended
+  // stays out of the conversation. Errors: as Tokenizer::encode.
+  std::vector<int32_t> encode_next(const std::string& user) const;
 
  private:
   const ChatTemplate& form_;

@@ -90,28 +90,25 @@ constexpr ChatTemplate kTemplates[] = {
 
 }  // namespace
 
-bool ChatTemplate::takes_turns() const { return ends_answers() && last_answer().before == roles.back().before; }
+bool ChatTemplate::takes_turns() const { return last_answer().before == roles.back().before; }
 
 std::span<const ChatTemplate> chat_templates() { return kTemplates; }
 
-std::string chat_template_names(bool for_turns) {
+std::string chat_template_names(bool for_answers) {
   std::vector<std::string_view> names;
   for (const ChatTemplate& form : kTemplates)
-    if (!for_turns || form.takes_turns()) names.push_back(form.name);
+    if (!for_answers || form.ends_answers()) names.push_back(form.name);
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-const ChatTemplate& find_chat_template(std::string_view name, bool for_turns) {
+const ChatTemplate& find_chat_template(std::string_view name, bool for_answers) {
   const auto* const found =
       std::find_if(std::begin(kTemplates), std::end(kTemplates), [&](const ChatTemplate& t) { return t.name == name; });
-  const std::string hint = "choose one of " + chat_template_names(for_turns);
+  const std::string hint = "choose one of " + chat_template_names(for_answers);
   if (found == std::end(kTemplates))
     fail(Exit::usage, fmt::format("--chat: there is no template \"{}\"", printable(std::string(name))), hint);
-  if (for_turns && !found->ends_answers())
+  if (for_answers && !found->ends_answers())
     fail(Exit::usage, fmt::format("the chat template {} has no token that ends an answer", name), hint + ", or none");
-  if (for_turns && !found->takes_turns())
-    fail(Exit::usage, fmt::format("the chat template {} begins the last answer unlike those before it", name),
-         hint + ", or none");
   return *found;
 }
 

@@ -29,7 +29,11 @@ std::string AnswerText::add(std::string_view piece) {
 std::string AnswerText::finish() { return ended_ ? "" : std::exchange(held_, ""); }
 
 Chat::Chat(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec, const ChatTemplate* form)
-    : engine_(engine), tokenizer_(tokenizer), sampler_(engine, tokenizer, spec), most_(spec.tokens) {
+    : engine_(engine),
+      tokenizer_(tokenizer),
+      sampler_(engine, tokenizer, spec),
+      most_(spec.tokens),
+      again_(form != nullptr && !form->takes_turns()) {
   if (form != nullptr && tokenizer != nullptr) {
     turns_.emplace(*form, *tokenizer);
     answer_ends_ = turns_->ends();
@@ -37,8 +41,15 @@ Chat::Chat(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec, const C
   engine.world.broadcast(std::as_writable_bytes(std::span(answer_ends_)), 0);
 }
 
-std::vector<int32_t> Chat::encode(const std::string& text) const {
-  if (turns_) return turns_->encode(text, !generation_);
+std::vector<int32_t> Chat::encode(const std::string& text) {
+  if (turns_ && generation_ && !again_) return turns_->encode_next(text);
+  if (turns_) {
+    std::vector<ChatMessage> messages = messages_;
+    messages.push_back({"user", text, {}});
+    std::vector<int32_t> ids = turns_->encode(messages);
+    if (again_) messages_ = std::move(messages);
+    return ids;
+  }
   std::string turn = generation_ ? std::string(kUser) : std::string(kUser.substr(1));
   if (user_began_) turn.clear();
   return sampler_.encode(fmt::format("{} {}{}", turn, text, kAssistant));
@@ -47,11 +58,12 @@ std::vector<int32_t> Chat::encode(const std::string& text) const {
 bool Chat::answer(std::vector<int32_t> turn, const std::function<void(std::string_view)>& show) {
   turn = share_ids(engine_.world, std::move(turn));
   if (turn.empty()) return false;
-  if (generation_) generation_->add({turn});
+  if (generation_ && !again_) generation_->add({turn});
   else generation_.emplace(engine_, std::vector<std::vector<int32_t>>{turn});
   std::optional<TextStream> stream;  // on rank 0
   if (tokenizer_ != nullptr) stream.emplace(*tokenizer_, turn);
   AnswerText text;
+  std::string answer;
   int64_t ended = 0;
   bool stopped = false;
   for (int64_t t = 0; t < most_ && ended == 0 && !stopped; ++t) {
@@ -61,13 +73,18 @@ bool Chat::answer(std::vector<int32_t> turn, const std::function<void(std::strin
     if (next == sampler_.end()) break;
     if (stream) {
       const std::string piece = stream->add(next);
+      answer += piece;
       show(turns_ ? piece : text.add(piece));
       ended = text.ended() ? 1 : 0;
     }
     engine_.world.broadcast(std::as_writable_bytes(std::span(&ended, 1)), 0);
     stopped = stop_requested(engine_.world);
   }
-  if (stream) show((turns_ ? stream->finish() : text.add(stream->finish())) + text.finish());
+  if (stream) {
+    const std::string rest = stream->finish();
+    show((turns_ ? rest : text.add(rest)) + text.finish());
+    if (again_) messages_.push_back({"assistant", answer + rest, {}});
+  }
   user_began_ = ended != 0;
   return !stopped;
 }

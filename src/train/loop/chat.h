@@ -29,17 +29,17 @@ class AnswerText {
 
 class Chat {
  public:
-  // As for generate(). form: null for plain text, or one that takes turns; alike on all ranks. Collective over the
-  // world. All must outlive this object. Errors: as ChatTurns.
+  // As for generate(). form: null for plain text, or one whose answers end with a token; alike on all ranks. Collective
+  // over the world. All must outlive this object. Errors: as ChatTurns.
   Chat(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec, const ChatTemplate* form = nullptr);
 
   // On rank 0: the ids of the user's turn. Errors: as Sampler::encode; the conversation is as before.
-  std::vector<int32_t> encode(const std::string& text) const;
+  std::vector<int32_t> encode(const std::string& text);
 
-  // Answers a turn, given on rank 0, with up to sample.tokens tokens: until the model ends the answer or the document,
-  // or in plain text begins the user's next turn. Keys and values of earlier turns stay in the cache. `show` is called
-  // on rank 0. Returns false when a stop was asked for, or the turn has no tokens: the conversation is over. Collective
-  // over the world.
+  // Answers the turn that encode() returned, given on rank 0, with up to sample.tokens tokens: until the model ends the
+  // answer or the document, or in plain text begins the user's next turn. Keys and values of earlier turns stay in the
+  // cache, unless the template writes them in another way from then on. `show` is called on rank 0. Returns false when
+  // a stop was asked for, or the turn has no tokens: the conversation is over. Collective over the world.
   bool answer(std::vector<int32_t> turn, const std::function<void(std::string_view)>& show);
 
  private:
@@ -47,6 +47,8 @@ class Chat {
   Tokenizer* tokenizer_;
   Sampler sampler_;
   int64_t most_;                                   // tokens of an answer
+  bool again_;                                     // each turn encodes all of the conversation
+  std::vector<ChatMessage> messages_;              // if again_, on rank 0
   std::optional<Generation> generation_;           // none before the first turn
   std::optional<ChatTurns> turns_;                 // of the template; on rank 0
   std::array<int32_t, 2> answer_ends_ = {-1, -1};  // the template's tokens

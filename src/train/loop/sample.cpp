@@ -108,7 +108,7 @@ std::vector<GeneratedText> generate(Engine& engine, Tokenizer* tokenizer, const 
   if (form != nullptr && tokenizer != nullptr) turns.emplace(*form, *tokenizer);
   const std::vector<int32_t> ends = share_ends(engine.world, sampler, turns ? &*turns : nullptr);
   const auto encode = [&](const std::string& prompt) {
-    return turns ? turns->encode(prompt, true) : sampler.encode(prompt);
+    return turns ? turns->encode({{ChatMessage{"user", prompt, {}}}}) : sampler.encode(prompt);
   };
   std::vector<std::vector<int32_t>> ids;
   std::vector<TextStream> texts;  // on rank 0

@@ -63,8 +63,8 @@ using ShowText = std::function<void(size_t prompt, std::string_view piece)>;
 // Continues each prompt by up to spec.tokens tokens, all of them together; train/loop/generation.h says what an engine
 // must be made for and what the context is. Until the longest text fills train.seq_len, a text does not depend on the
 // others, except for rounding; then the contexts of all are shortened. A text ends with the end-of-document token.
-// form: if not null, each prompt is the user's first turn in a conversation of this template, which takes turns; the
-// text is the answer, and also ends with the template's tokens. Alike on all ranks. tokenizer: null on all ranks but
+// form: if not null, each prompt is the user's first turn in a conversation of this template; the text is the
+// answer, and also ends with the template's tokens. Alike on all ranks. tokenizer: null on all ranks but
 // rank 0; `show` is only called on rank 0. Collective over the world. Errors: config; data, when a prompt cannot be
 // encoded; as ChatTurns.
 std::vector<GeneratedText> generate(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec,
