@@ -76,7 +76,7 @@ class GradientPass {
   void backward_weights(const Action& a);
   void send_gradient(const Action& a);
   void reduce_gradients();
-  void add_load(int stage, const std::vector<double>& summed);
+  void add_load(int stage, std::span<const double> summed);
   void add_losses(const AuxLosses& losses);
   void share_statistics();
 
@@ -241,15 +241,13 @@ void GradientPass::reduce_gradients() {
   sums_.finish();
 }
 
-void GradientPass::add_load(int stage, const std::vector<double>& summed) {
-  size_t at = 0;
+void GradientPass::add_load(int stage, std::span<const double> summed) {
   for (size_t i = 0; i < stats_.load.size(); ++i) {
-    if (!stage_of(stage).has_layer(engine_.model->moe_index()[i])) continue;
-    std::vector<double>& load = stats_.load[i];
-    for (size_t e = 0; e < load.size(); ++e) load[e] += summed[at + e];
-    stats_.dropped_rows += std::llround(summed[at + 2 * load.size() + 1]);
-    at += static_cast<size_t>(
-        statistics_size(plan_.model.layers[static_cast<size_t>(engine_.model->moe_index()[i])].moe));
+    const int64_t number = engine_.model->moe_index()[i];
+    if (!stage_of(stage).has_layer(number)) continue;
+    const LoadStatistics sums = take_statistics(plan_.model.layers[static_cast<size_t>(number)].moe, summed);
+    for (size_t e = 0; e < sums.counts.size(); ++e) stats_.load[i][e] += sums.counts[e];
+    stats_.dropped_rows += std::llround(sums.dropped);
   }
 }
 

@@ -1,10 +1,31 @@
 #include "model/auxiliary.h"
 
+#include <algorithm>
+#include <array>
+
 #include "base/error.h"
 
 namespace mw {
 
 int64_t statistics_size(const MoeSpec& moe) { return 3 * moe.experts + 3; }
+
+// As they follow each other in a vector.
+static std::array<std::span<double>, 6> parts_of(LoadStatistics& s) {
+  return {s.counts, s.prob_sums, {&s.z_sum, 1}, {&s.dropped, 1}, {&s.sequence_sum, 1}, s.counted};
+}
+
+void append_statistics(LoadStatistics layer, std::vector<double>& to) {
+  for (const std::span<double> part : parts_of(layer)) to.insert(to.end(), part.begin(), part.end());
+}
+
+LoadStatistics take_statistics(const MoeSpec& moe, std::span<const double>& from) {
+  LoadStatistics layer(moe.experts);
+  for (const std::span<double> part : parts_of(layer)) {
+    std::copy_n(from.begin(), part.size(), part.begin());
+    from = from.subspan(part.size());
+  }
+  return layer;
+}
 
 Auxiliary::Auxiliary(const Plan& plan)
     : model_(plan.model),
@@ -32,11 +53,9 @@ std::vector<double> Auxiliary::mean_load(std::span<const int64_t> layers, std::s
                                          int64_t tokens) const {
   if (layers.empty()) return {};
   std::vector<double> mean(static_cast<size_t>(moe_of(layers.front()).experts));
-  size_t at = 0;
   for (const int64_t layer : layers) {
-    const size_t counted = at + 2 * mean.size() + 3;
-    for (size_t e = 0; e < mean.size(); ++e) mean[e] += summed[counted + e] / static_cast<double>(tokens) / layers_;
-    at += static_cast<size_t>(statistics_size(moe_of(layer)));
+    const LoadStatistics sums = take_statistics(moe_of(layer), summed);
+    for (size_t e = 0; e < mean.size(); ++e) mean[e] += sums.counted[e] / static_cast<double>(tokens) / layers_;
   }
   return mean;
 }
@@ -47,19 +66,17 @@ AuxLosses Auxiliary::losses(std::span<const int64_t> layers, std::span<const dou
   const auto total = static_cast<double>(tokens);
   const bool whole_model = scope_ == AuxScope::model;
   std::vector<double> mean_p(whole_model ? static_cast<size_t>(moe_of(layers.front()).experts) : 0);
-  size_t at = 0;
+  std::span<const double> left = summed;
   for (const int64_t layer : layers) {
     const MoeSpec& moe = moe_of(layer);
-    const auto experts = static_cast<size_t>(moe.experts);
-    const std::span counts = summed.subspan(at, experts), probs = summed.subspan(at + experts, experts);
-    out.z += summed[at + 2 * experts] / total / layers_;
-    const double factor = static_cast<double>(experts) / static_cast<double>(moe.top_k);
-    if (scope_ == AuxScope::sequence) out.aux += factor * summed[at + 2 * experts + 2] * seq_len_ / total;
-    for (size_t e = 0; e < experts; ++e) {
-      if (whole_model) mean_p[e] += probs[e] / total / layers_;
-      if (scope_ == AuxScope::layer) out.aux += factor * counts[e] * probs[e] / total / total / layers_;
+    const LoadStatistics sums = take_statistics(moe, left);
+    out.z += sums.z_sum / total / layers_;
+    const double factor = static_cast<double>(moe.experts) / static_cast<double>(moe.top_k);
+    if (scope_ == AuxScope::sequence) out.aux += factor * sums.sequence_sum * seq_len_ / total;
+    for (size_t e = 0; e < sums.counts.size(); ++e) {
+      if (whole_model) mean_p[e] += sums.prob_sums[e] / total / layers_;
+      if (scope_ == AuxScope::layer) out.aux += factor * sums.counts[e] * sums.prob_sums[e] / total / total / layers_;
     }
-    at += static_cast<size_t>(statistics_size(moe));
   }
   if (whole_model) {
     const std::vector<double> mean_f = mean_load(layers, summed, tokens);

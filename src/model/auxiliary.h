@@ -22,9 +22,11 @@ struct AuxLosses {
   double weighted = 0;  // with coefficients: the term added to the loss
 };
 
-// Number of doubles per MoE layer in a vector of statistics: counts[E], prob_sums[E], z_sum, dropped, sequence_sum,
-// counted[E].
+// A vector of statistics holds the MoE layers one after the other, each in so many doubles; ranks can add such vectors.
 int64_t statistics_size(const MoeSpec& moe);
+void append_statistics(LoadStatistics layer, std::vector<double>& to);
+// Returns the statistics of the first layer of `from`, and moves `from` to the next layer.
+LoadStatistics take_statistics(const MoeSpec& moe, std::span<const double>& from);
 
 class Auxiliary {
  public:
@@ -32,7 +34,7 @@ class Auxiliary {
 
   // Whether the loss and gradients of a layer depend on the statistics of all layers: scope "model".
   bool couples_layers() const { return scope_ == AuxScope::model && layers_ > 0; }
-  // Losses of the MoE layers `layers` (layer numbers of the model), whose statistics are concatenated in `summed`.
+  // Losses of the MoE layers `layers` (layer numbers of the model), whose statistics `summed` holds.
   // Scope "layer" or "sequence": the contribution of these layers; contributions add up. Scope "model": layers must be
   // all MoE layers of the model.
   AuxLosses losses(std::span<const int64_t> layers, std::span<const double> summed, int64_t tokens) const;

@@ -227,16 +227,8 @@ const std::vector<int64_t>& Transformer::moe_layers_of(int stage) const { return
 
 std::vector<double> Transformer::statistics(int stage, int64_t micro_batch) {
   std::vector<double> out;
-  for (const DecoderLayer& layer : slot_of(stage, micro_batch).layers) {
-    if (layer.moe() == nullptr) continue;
-    const LoadStatistics& s = layer.moe()->statistics();
-    out.insert(out.end(), s.counts.begin(), s.counts.end());
-    out.insert(out.end(), s.prob_sums.begin(), s.prob_sums.end());
-    out.push_back(s.z_sum);
-    out.push_back(static_cast<double>(s.dropped));
-    out.push_back(s.sequence_sum);
-    out.insert(out.end(), s.counted.begin(), s.counted.end());
-  }
+  for (const DecoderLayer& layer : slot_of(stage, micro_batch).layers)
+    if (layer.moe() != nullptr) append_statistics(layer.moe()->statistics(), out);
   return out;
 }
 
@@ -249,14 +241,11 @@ std::vector<ExpertRows> Transformer::expert_rows(int stage, int64_t micro_batch)
 
 void Transformer::set_auxiliary(int stage, int64_t micro_batch, std::span<const double> summed,
                                 std::span<const double> mean_load, int64_t tokens, double seed) {
-  size_t at = 0;
   int64_t number = stage_of(stage).plan.first_layer;
   for (DecoderLayer& layer : slot_of(stage, micro_batch).layers) {
     if (layer.moe() != nullptr) {
       const MoeSpec& moe = plan_.model.layers[static_cast<size_t>(number)].moe;
-      layer.aux =
-          auxiliary_.gradient(number, summed.subspan(at, static_cast<size_t>(moe.experts)), mean_load, tokens, seed);
-      at += static_cast<size_t>(statistics_size(moe));
+      layer.aux = auxiliary_.gradient(number, take_statistics(moe, summed).counts, mean_load, tokens, seed);
     }
     ++number;
   }

@@ -71,8 +71,7 @@ class Transformer {
   void release(int stage, int64_t micro_batch);
   int64_t live(int stage) const;  // micro-batches in flight
 
-  // Load statistics of the stage's last forward of this micro-batch, as one vector that ranks can sum: per MoE layer
-  // counts[E], prob_sums[E], z_sum, dropped, sequence_sum, counted[E] (statistics_size of model/auxiliary.h).
+  // Load statistics of the stage's last forward of this micro-batch, as a vector (model/auxiliary.h).
   std::vector<double> statistics(int stage, int64_t micro_batch);
   // By MoE layer of the stage, of the last forward of this micro-batch.
   std::vector<ExpertRows> expert_rows(int stage, int64_t micro_batch);

@@ -93,9 +93,6 @@ MoeLayer::MoeLayer(const LayerSpec& layer, std::vector<int32_t> position_of_expe
   best_rule_.experts = m.experts;
   best_rule_.top_k = m.top_k;
   best_rule_.score = m.score;
-  statistics_.counts.resize(static_cast<size_t>(m.experts));
-  statistics_.prob_sums.resize(static_cast<size_t>(m.experts));
-  statistics_.counted.resize(static_cast<size_t>(m.experts));
 }
 
 TensorView MoeLayer::tokens_of(TensorView saved, int64_t width) const { return take_front(saved, {tokens_, width}); }
@@ -142,19 +139,15 @@ void MoeLayer::choose_experts(Stream& stream, int64_t seq_len, const Choice& cho
 }
 
 void MoeLayer::sum_statistics() {
-  const auto experts = static_cast<size_t>(layer_.moe.experts);
-  statistics_.counts.assign(experts, 0);
-  statistics_.prob_sums.assign(experts, 0);
-  statistics_.counted.assign(experts, 0);
-  statistics_.z_sum = statistics_.sequence_sum = 0;
-  statistics_.dropped = layout_.dropped;
+  statistics_ = LoadStatistics(layer_.moe.experts);
+  statistics_.dropped = static_cast<double>(layout_.dropped);
   for (size_t i = 0; i < pieces_.size(); ++i) {
     PieceSums& sums = pieces_[i];
     const std::span<double> counts = sums.counts(), prob_sums = sums.prob_sums();
     if (!options_.best_scores) sums.counted.assign(counts.begin(), counts.end());
     const auto count = static_cast<double>(std::min(piece_tokens_, tokens_ - static_cast<int64_t>(i) * piece_tokens_));
     statistics_.z_sum += sums.z_sum();
-    for (size_t e = 0; e < experts; ++e) {
+    for (size_t e = 0; e < counts.size(); ++e) {
       statistics_.counts[e] += counts[e];
       statistics_.prob_sums[e] += prob_sums[e];
       statistics_.counted[e] += sums.counted[e];

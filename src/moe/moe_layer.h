@@ -85,11 +85,13 @@ struct RoutingTap {
 
 // Sums of one forward pass over this rank's tokens: linear in tokens, or in sequences.
 struct LoadStatistics {
+  explicit LoadStatistics(int64_t experts = 0)
+      : counts(static_cast<size_t>(experts)), prob_sums(counts), counted(counts) {}
+
   std::vector<double> counts;     // [E] choices, before drops
   std::vector<double> prob_sums;  // [E]
   std::vector<double> counted;    // [E] the choices that the auxiliary loss counts
-  double z_sum = 0;
-  int64_t dropped = 0;
+  double z_sum = 0, dropped = 0;
   // With sequences apart: sum over them of sum_e f_e * P_e, shares of choices times K and mean probabilities.
   double sequence_sum = 0;
 };

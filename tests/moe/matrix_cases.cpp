@@ -195,10 +195,10 @@ void compare_sums(const MatrixCase& c, const TestLayer::Outcome& got, const Test
     found.compare(std::string("gradient of ") + name, sum, expected.gradients.at(name), false);
   }
   std::vector<double> loads = got.statistics.counts;
-  loads.push_back(static_cast<double>(got.statistics.dropped));
+  loads.push_back(got.statistics.dropped);
   ep.all_reduce_sum(std::span(loads));
   std::vector<double> expected_loads = expected.statistics.counts;
-  expected_loads.push_back(static_cast<double>(expected.statistics.dropped));
+  expected_loads.push_back(expected.statistics.dropped);
   found.equal("loads", loads, expected_loads);
 }
 

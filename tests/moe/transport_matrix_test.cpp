@@ -99,7 +99,7 @@ TEST(TransportMatrix, CapacityDropsRowsWhereItIsSet) {
   const std::vector<MatrixCase> cases = matrix_cases(4, "flat", 7);
   const References references = references_of(cases);
   for (const MatrixCase& c : cases) {
-    const int64_t dropped = references.at(reference_name(c)).statistics.dropped;
+    const double dropped = references.at(reference_name(c)).statistics.dropped;
     EXPECT_TRUE(c.capacity ? dropped > 0 : dropped == 0) << describe(c) << ": " << dropped;
   }
 }
