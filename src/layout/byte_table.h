@@ -68,8 +68,6 @@ int64_t tokens_of_ep_group(std::span<const int64_t> samples, int64_t seq_len, co
 // The nodes of the EP group of the rank at `coords`, as that rank sees them.
 NodesSeen nodes_of_ep_group(const Mesh& mesh, const MeshCoords& coords, const NodeMap& nodes);
 
-// Bytes of a packed form of an [n, k] matrix (ops/matmul.h).
-int64_t packed_matrix_bytes(int64_t n, int64_t k, bool native_bf16);
 // Whether the packed form of these matrices is their bf16 values and nothing more.
 bool is_plain_copy(const LocalParam& matrices, const Platform& platform);
 

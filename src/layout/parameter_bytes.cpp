@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/product_bytes.h"
 #include "layout/byte_rows.h"
 #include "layout/byte_table.h"
 #include "layout/gradient_blocks.h"
@@ -29,7 +30,7 @@ void add_sum_pieces(ByteRows& out, const std::vector<ParamRow>& params, const st
 // What products read of [n, k] matrices in a bf16 run.
 void add_packed(ByteRows& out, const std::string& name, int64_t matrices, const LocalParam& local,
                 const Platform& platform) {
-  const std::vector<int64_t> shape = {matrices, packed_matrix_bytes(local.n, local.k, platform.native_bf16)};
+  const std::vector<int64_t> shape = {matrices, packed_weight_bytes(local.n, local.k, platform.native_bf16)};
   out.add("packed_forward." + name, ByteKind::packed, DType::u8, shape);
   if (!platform.one_packed_form) out.add("packed_backward." + name, ByteKind::packed, DType::u8, shape);
 }
@@ -54,14 +55,8 @@ void add_replicas(ByteRows& out, const std::vector<ParamRow>& params, const std:
 
 }  // namespace
 
-// The rule of ops::packed_weight_bytes, repeated here because a plan links no operators; a test holds the two together.
-int64_t packed_matrix_bytes(int64_t n, int64_t k, bool native_bf16) {
-  const auto round_up = [](int64_t extent) { return (extent + 63) / 64 * 64; };
-  return round_up(n) * round_up(k) * (native_bf16 ? 2 : 4);
-}
-
 bool is_plain_copy(const LocalParam& p, const Platform& platform) {
-  return platform.one_packed_form && packed_matrix_bytes(p.n, p.k, platform.native_bf16) == p.n * p.k * 2;
+  return platform.one_packed_form && packed_weight_bytes(p.n, p.k, platform.native_bf16) == p.n * p.k * 2;
 }
 
 DType master_dtype(const ParamRow& row, const LocalParam& local, const RunSpec& run, const Platform& platform) {

@@ -5,16 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/product_bytes.h"
+
 namespace mw {
 namespace {
-
-// The rule of cpu::matmul_workspace_bytes, repeated here because a plan links no operators.
-int64_t product_scratch_bytes(int64_t n, int64_t k) {
-  constexpr int64_t kGap = 16;
-  const int64_t row_bytes = (n + kGap + k) * size_of(DType::f32);
-  const int64_t sum_bytes = std::min(n * k * size_of(DType::f32), int64_t{16} << 20);
-  return std::min(1024 * row_bytes + sum_bytes, std::max(int64_t{32} << 20, 16 * row_bytes + sum_bytes)) + 192;
-}
 
 // As measure_platform (model/platform.h) has it where products need the most; a test holds the two together.
 int64_t cpu_scratch_bytes(const ModelSpec& model, const RunSpec& run) {
@@ -31,13 +25,13 @@ int64_t cpu_scratch_bytes(const ModelSpec& model, const RunSpec& run) {
     if (layer.feed_forward == FeedForwardKind::moe) widest = std::max(widest, layer.moe.experts);
     if (layer.feed_forward == FeedForwardKind::moe && run.train.dtype == DType::bf16)
       router = std::max(router, kRouterRows * model.width * size_of(DType::f32) +
-                                    product_scratch_bytes(layer.moe.experts, model.width));
+                                    cpu::matmul_workspace_bytes(layer.moe.experts, model.width));
     if (layer.feed_forward == FeedForwardKind::moe && run.expert_gradients == DType::bf16)  // summed in fp32
       rounded = std::max(rounded, std::max(c * layer.moe.width, model.width) * std::max(layer.moe.width, model.width) *
                                           size_of(DType::f32) +
                                       64);
   }
-  return std::max(product_scratch_bytes(widest, widest) + rounded, router);
+  return std::max(cpu::matmul_workspace_bytes(widest, widest) + rounded, router);
 }
 
 }  // namespace

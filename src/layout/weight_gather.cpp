@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/dtype.h"
+#include "base/product_bytes.h"
 #include "layout/byte_table.h"
 
 namespace mw {
@@ -25,7 +26,7 @@ ExpertForms expert_forms(const LayerSpec& local, int64_t width, DType dtype, boo
   forms.one_form = !forms.packed || platform.one_packed_form;
   forms.up_twice = recomputes_hidden && !forms.one_form;
   const auto bytes = [&](int64_t n, int64_t k) {
-    return forms.packed ? packed_matrix_bytes(n, k, platform.native_bf16) : n * k * size_of(DType::f32);
+    return forms.packed ? packed_weight_bytes(n, k, platform.native_bf16) : n * k * size_of(DType::f32);
   };
   forms.up_bytes = bytes(forms.up_n, forms.up_k);
   forms.down_bytes = bytes(forms.down_n, forms.down_k);

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/kinds.h"
+#include "base/product_bytes.h"
 #include "core/stream.h"
 #include "core/tensor.h"
 #include "ops/square_sums.h"
@@ -22,14 +23,9 @@ namespace mw {
 struct Weight {
   int64_t n = 0, k = 0;
   TensorView values;           // f32 [N, K]: the master weights
-  TensorView packed_forward;   // for y = x W^T; raw bytes (u8), not quantized; empty in fp32 runs
+  TensorView packed_forward;   // for y = x W^T; packed_weight_bytes as u8, not quantized; empty in fp32 runs
   TensorView packed_backward;  // for dx = dy W; the same
 };
-
-// Bytes of each packed form of an [N, K] weight in a bf16 run: an upper bound, computed without asking the library that
-// packs. Rows and columns are rounded up to 64; 2 bytes an element with native bf16, else 4. layout/parameter_bytes.cpp
-// has the same rule for plans.
-int64_t packed_weight_bytes(int64_t n, int64_t k, bool native_bf16);
 
 // Fills both packed forms from `values`. Overwrites. The forms stay valid until the master weights change.
 void pack_weight(Stream& stream, const Weight& weight);

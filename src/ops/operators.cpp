@@ -376,10 +376,6 @@ std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weigh
                                                                                 rows_of_an_expert, by);
 }
 
-int64_t packed_weight_bytes(int64_t n, int64_t k, bool native_bf16) {
-  return (n + 63) / 64 * 64 * ((k + 63) / 64 * 64) * (native_bf16 ? 2 : 4);
-}
-
 int64_t norm_workspace_bytes(int64_t rows, int64_t width, DeviceKind device) {
   return find(device, &Operators::norm_workspace_bytes, "norm_workspace_bytes")(rows, width);
 }

@@ -1,4 +1,4 @@
-// The table of bytes repeats a rule of the operators, because a plan links none. This room links both.
+// The packed forms in the table of bytes are as large as the operators need them.
 #include <gtest/gtest.h>
 
 #include "layout/byte_table.h"

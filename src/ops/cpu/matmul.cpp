@@ -11,17 +11,10 @@
 namespace mw::cpu {
 namespace {
 
-// Panels that need scratch are kept below this size, whatever the height that would suit the product best.
-constexpr int64_t kScratchLimit = int64_t{32} << 20;
-
-// Weight gradients up to this size are multiplied in scratch, which caches hold, and then added: the library's own sum
-// reads its result tile by tile, at a quarter of the memory's rate.
-constexpr int64_t kSumLimit = int64_t{16} << 20;
-
 // oneDNN reads the transposed operand of a weight gradient column by column. Where rows lie a multiple of 1 KiB apart,
 // the lines of a column share few sets of the cache: on AVX2 a product then runs at two thirds of its rate. Such rows
 // are copied with a gap, up to a width where the copy costs what it saves.
-constexpr int64_t kBadStride = 256, kGap = 16, kWidestGapped = 4096;  // fp32 elements
+constexpr int64_t kBadStride = 256, kWidestGapped = 4096;  // fp32 elements
 
 int64_t gradient_row(int64_t width, DType dtype) {
   return dtype == DType::f32 && width % kBadStride == 0 && width <= kWidestGapped ? width + kGap : width;
@@ -248,16 +241,6 @@ void multiply_experts(Stream& stream, ProductKind kind, const SortedRows& x, std
 }
 
 }  // namespace
-
-int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k) {
-  // A row has at most one fp32 operand of either width in scratch, one of them with a gap; tiles have one bf16 operand.
-  // Each of the two panels, and a sum, is rounded up to 64 bytes.
-  const int64_t row_bytes = (max_n + kGap + max_k) * size_of(DType::f32);
-  const int64_t sum_bytes = std::min(max_n * max_k * size_of(DType::f32), kSumLimit);
-  return std::min(kPanelHeights.back() * row_bytes + sum_bytes,
-                  std::max(kScratchLimit, kPanelHeights.front() * row_bytes + sum_bytes)) +
-         192;
-}
 
 // Rows behind an index are gathered panel by panel, in scratch that the products above have too. A gradient that is
 // kept in bf16 is summed in fp32.

@@ -1,6 +1,7 @@
 // CPU implementations of the operators; contracts are those of the functions with the same name in ops/*.h.
 #pragma once
 
+#include "base/product_bytes.h"
 #include "ops/operators.h"
 
 namespace mw::cpu {
@@ -71,7 +72,6 @@ decltype(mw::unit_choices) unit_choices;
 int64_t norm_workspace_bytes(int64_t rows, int64_t width);
 int64_t embedding_workspace_bytes(int64_t tokens, int64_t vocab);
 int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int threads);
-int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k);
 int64_t esmm_workspace_bytes(ExpertProducts by, int64_t max_rows, int64_t max_n, int64_t max_k, DType gradients);
 int64_t mixed_matmul_workspace_bytes(int64_t rows, int64_t n, int64_t k);
 int64_t router_workspace_bytes(int64_t tokens, int64_t experts);

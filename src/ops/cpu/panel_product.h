@@ -3,15 +3,13 @@
 // matmul_no_onednn.cpp.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
+#include "base/product_bytes.h"
 #include "core/stream.h"
 #include "ops/matmul.h"
 
 namespace mw::cpu {
-
-constexpr std::array<int64_t, 7> kPanelHeights = {16, 32, 64, 128, 256, 512, 1024};
 
 enum class ProductKind : uint8_t {
   forward,   // c[height, n] (=|+=) a[height, k] w[n, k]^T
