@@ -34,6 +34,12 @@ std::optional<uint32_t> next_code_point(std::string_view text, size_t& at);
 // Whether the whole text is well-formed UTF-8.
 bool is_utf8(std::string_view text);
 
+constexpr size_t kReportColumns = 120;  // of reports for people
+// Breaks lines with more than `columns` code points at spaces, where a space allows it; what follows a break is
+// indented `indent` columns more than the line. keeps_tables: lines with two spaces in a row after their indentation,
+// as rows of tables have, stay whole.
+std::string wrap_text(std::string_view text, size_t columns, size_t indent, bool keeps_tables = false);
+
 // Printable form of untrusted text for a message: control and non-ASCII bytes escaped, cut after `limit` bytes.
 std::string printable(std::string_view text, size_t limit = 80);
 

@@ -14,7 +14,6 @@
 #include "planner/unequal_ranks.h"
 #include "planner/units.h"
 #include "planner/volumes.h"
-#include "planner/wrap.h"
 
 namespace mw {
 namespace {
@@ -310,12 +309,14 @@ std::string describe_best(const Request& request, const SearchResult& result, si
   return text;
 }
 
+std::string wrapped(const std::string& text) { return wrap_text(text, kReportColumns, 2, true); }
+
 }  // namespace
 
 std::string describe(const Request& request, const SearchResult& result, int top) {
   std::string text = describe_request(request, result);
   for (const std::string& reason : trainable(request).refused) text += fmt::format("left out: {}\n", reason);
-  if (result.best.empty()) return wrap_prose(text);
+  if (result.best.empty()) return wrapped(text);
   const Estimate& best = result.best.front();
   text += describe_best(request, result, static_cast<size_t>(top));
   text += "\n" + describe_limits(request, result) + describe_chosen_shares(request, best.layout) +
@@ -324,7 +325,7 @@ std::string describe(const Request& request, const SearchResult& result, int top
     if (e.time.total() < best.time.total())
       text += fmt::format("faster by {:.1f} %, but {}: {}\n", 100 * (1 - e.time.total() / best.time.total()),
                           describe_excess(request, e.needed), describe(e.layout));
-  return wrap_prose(text);
+  return wrapped(text);
 }
 
 std::string describe_one(const Request& request, const SearchResult& result, const Estimate& estimate) {
@@ -349,7 +350,7 @@ std::string describe_one(const Request& request, const SearchResult& result, con
                         describe_excess(request, largest.needed()), largest_kinds(largest),
                         smallest_change(request, result, estimate.layout));
   }
-  return wrap_prose(text + describe_exchanges(request, estimate.layout) + describe_memory(request, estimate));
+  return wrapped(text + describe_exchanges(request, estimate.layout) + describe_memory(request, estimate));
 }
 
 nlohmann::ordered_json to_json(const Request& request, const Estimate& estimate) {

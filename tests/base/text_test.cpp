@@ -92,5 +92,26 @@ TEST(Text, KnowsUtf8) {
   for (const char* text : bad) EXPECT_FALSE(is_utf8(text)) << printable(text);
 }
 
+TEST(Text, WrapsLongLinesAtSpaces) {
+  EXPECT_EQ(wrap_text("short\n  also short", 20, 4), "short\n  also short");
+  EXPECT_EQ(wrap_text("one two three four", 10, 4), "one two\n    three\n    four");
+  EXPECT_EQ(wrap_text("  one two three four", 15, 4), "  one two three\n      four");
+  EXPECT_EQ(wrap_text("see /a/very/long/path/to/a/file now", 12, 4), "see\n    /a/very/long/path/to/a/file\n    now");
+  EXPECT_EQ(wrap_text("\u00e9\u00e9\u00e9 \u00e9\u00e9\u00e9", 7, 4), "\u00e9\u00e9\u00e9 \u00e9\u00e9\u00e9");
+  EXPECT_EQ(wrap_text("", 10, 4), "");
+}
+
+TEST(Text, WrapsLinesWithLittleIndent) {
+  EXPECT_EQ(wrap_text("short\n\nlines\n", 12, 2, true), "short\n\nlines\n");
+  EXPECT_EQ(wrap_text("  memory of all the stages", 14, 2, true), "  memory of\n    all the\n    stages");
+  EXPECT_EQ(wrap_text("memory of all stages\nnext", 12, 2, true), "memory of\n  all stages\nnext");
+  EXPECT_EQ(wrap_text("no_space_fits_here at all", 5, 2, true), "no_space_fits_here\n  at\n  all");
+  EXPECT_EQ(wrap_text("      indented_more_than_the_limit", 4, 2, true), "      indented_more_than_the_limit");
+}
+
+TEST(Text, WrapsNoRowsOfTables) {
+  EXPECT_EQ(wrap_text("  stage   needed   optimizer\n", 10, 2, true), "  stage   needed   optimizer\n");
+}
+
 }  // namespace
 }  // namespace mw::test

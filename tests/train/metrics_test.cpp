@@ -10,7 +10,6 @@
 #include <sstream>
 
 #include "train/helpers.h"
-#include "train/loop/console.h"
 #include "train/loop/forecast.h"
 
 namespace mw::test {
@@ -266,15 +265,6 @@ TEST(StepReport, TheMetricsSayHowRowsTravel) {
   std::getline(text, stay);
   EXPECT_EQ(nlohmann::json::parse(travel).at("transport"), "flat,bypass*2");
   EXPECT_FALSE(contains(stay, "transport")) << stay;
-}
-
-TEST(Console, WrapsLongLinesAtSpaces) {
-  EXPECT_EQ(wrap_text("short\n  also short", 20), "short\n  also short");
-  EXPECT_EQ(wrap_text("one two three four", 10), "one two\n    three\n    four");
-  EXPECT_EQ(wrap_text("  one two three four", 15), "  one two three\n      four");
-  EXPECT_EQ(wrap_text("see /a/very/long/path/to/a/file now", 12), "see\n    /a/very/long/path/to/a/file\n    now");
-  EXPECT_EQ(wrap_text("\u00e9\u00e9\u00e9 \u00e9\u00e9\u00e9", 7), "\u00e9\u00e9\u00e9 \u00e9\u00e9\u00e9");
-  EXPECT_EQ(wrap_text("", 10), "");
 }
 
 TEST(Forecast, SaysWhereAProfileIsOfAnotherMachine) {

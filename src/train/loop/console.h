@@ -5,15 +5,8 @@
 
 #include <cstddef>
 #include <string>
-#include <string_view>
 
 namespace mw {
-
-constexpr size_t kColumns = 120;  // of log.format = "short"
-
-// Wraps every line longer than `columns` at spaces. Continuation lines are indented by four more spaces than the line.
-// A word longer than a line stays whole.
-std::string wrap_text(std::string_view text, size_t columns);
 
 // The console of one rank: only the leader prints.
 class Console {
@@ -26,10 +19,6 @@ class Console {
   template <class... T>
   void say(fmt::format_string<T...> format, T&&... arguments) const {
     if (prints_) print(fmt::format(format, std::forward<T>(arguments)...), columns_);
-  }
-  // Prints without wrapping.
-  void say_unbroken(const std::string& text) const {
-    if (prints_) print(text, 0);
   }
 
  private:

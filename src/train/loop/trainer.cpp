@@ -55,7 +55,7 @@ class Trainer {
         run_(run),
         options_(options),
         leader_(world.comm().rank() == 0),
-        console_(leader_, run.log.format == LogFormat::brief ? kColumns : 0) {}
+        console_(leader_, run.log.format == LogFormat::brief ? kReportColumns : 0) {}
 
   Exit train();
   Exit dry_run();
