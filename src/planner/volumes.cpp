@@ -58,10 +58,6 @@ LinkBytes exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh
   return bytes;
 }
 
-double redundancy(int64_t experts, int64_t top_k, int64_t groups) {
-  return 1 - distinct_groups(experts, top_k, groups) / static_cast<double>(top_k);
-}
-
 RowsBetweenNodes rows_between_nodes(const MoeSpec& moe, int64_t nodes) {
   const double elsewhere = 1 - 1 / static_cast<double>(nodes);
   return {static_cast<double>(moe.top_k) * elsewhere, distinct_nodes(moe, nodes) * elsewhere};
@@ -90,20 +86,6 @@ std::vector<ExchangeVolume> exchange_volumes(const LayerSpec& layer, int64_t wid
           {"gather_weights", around(own_weights), around(own_weights + own_sums)}};
 }
 
-double kept_row_bytes(int64_t rows, int64_t width, int64_t expert_width, bool gated, int64_t element_bytes) {
-  const int64_t hidden = gated ? 3 : 2;
-  return static_cast<double>(rows * (2 * width + hidden * expert_width) * element_bytes);
-}
-
-double ssmb_saving(double capacity, int64_t top_k, int64_t tokens, int64_t width, int64_t tp) {
-  return 4 * capacity * static_cast<double>(top_k * tokens * width) * static_cast<double>(tp - 1) /
-         static_cast<double>(tp);
-}
-
-double ssmb_cost(int64_t expert_width, int64_t width, int64_t tp) {
-  return 8 * static_cast<double>(expert_width * width) * static_cast<double>(tp - 1) / static_cast<double>(tp);
-}
-
 // Forward gathers the input and sums the output. Backward gathers the gradient, and the input again for the weights,
 // and sums. Recomputed attention moves as forward does.
 TokenMoves attention_moves(Recompute mode) { return {2, is_recomputed(mode, "x_mid") ? 5 : 3}; }
@@ -111,11 +93,6 @@ TokenMoves attention_moves(Recompute mode) { return {2, is_recomputed(mode, "x_m
 TokenMoves feed_forward_moves(FeedForwardKind kind, bool ted) {
   if (kind == FeedForwardKind::moe && !ted) return {};
   return {2, 3};
-}
-
-double migration_bytes(int64_t experts, int64_t width, int64_t expert_width, int64_t ranks,
-                       int64_t bytes_per_parameter) {
-  return static_cast<double>(3 * experts * width * expert_width * bytes_per_parameter) / static_cast<double>(ranks);
 }
 
 }  // namespace mw

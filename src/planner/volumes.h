@@ -1,5 +1,5 @@
-// Closed forms of the papers' memory and communication, corrected (docs/resource_model.md): for what a plan reports
-// about exchanges between nodes, and to compare with published numbers.
+// Closed forms of communication, as the papers have them or corrected (docs/resource_model.md): for predicted times and
+// for what a plan reports about exchanges between nodes.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,6 @@ struct LinkBytes {
 LinkBytes exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, const NodeMap& nodes,
                           const std::vector<TransportKind>& transports, const std::vector<WeightGather>& gathers,
                           const std::vector<PieceGathers>& counts);
-
-// Share of the rows between nodes that a de-duplicating exchange (X-MoE's RBD) need not send.
-double redundancy(int64_t experts, int64_t top_k, int64_t groups);
 
 // Rows per token that leave the node.
 struct RowsBetweenNodes {
@@ -64,16 +61,6 @@ struct ExchangeVolume {
 std::vector<ExchangeVolume> exchange_volumes(const LayerSpec& layer, int64_t width, double tokens, GroupShape group,
                                              int64_t element_bytes);
 
-// Bytes that one rank keeps of an MoE layer's routed rows with every tensor kept once in `element_bytes`: dispatched
-// and returned rows (2 D), and of the hidden width F the output of the up projection and its activation; of gated
-// experts the gate too. X-MoE's table 4 has no gate: 2 D + 2 F.
-double kept_row_bytes(int64_t rows, int64_t width, int64_t expert_width, bool gated, int64_t element_bytes);
-
-// X-MoE, appendix C.2: what sharding the sequence in MoE blocks over `tp` ranks saves of activations, and what it costs
-// in model states beside cutting the experts over them. Bytes per rank and layer, bf16, ZeRO-1, one expert per rank.
-double ssmb_saving(double capacity, int64_t top_k, int64_t tokens, int64_t width, int64_t tp);
-double ssmb_cost(int64_t expert_width, int64_t width, int64_t tp);
-
 // How often the ranks of TP gather the tokens of their shards around a block, or sum what each has of all tokens into
 // shards, for one micro-batch. Each time a rank sends (TP - 1) / TP of all tokens' rows of the residual stream. X-MoE's
 // SSMB gathers all tokens behind an MoE block and again in backward; here the stream lies in shards, and such a block
@@ -83,9 +70,5 @@ struct TokenMoves {
 };
 TokenMoves attention_moves(Recompute mode);
 TokenMoves feed_forward_moves(FeedForwardKind kind, bool ted);
-
-// Bytes of all experts of a layer that one of `ranks` ranks sends when every expert moves; three matrices.
-double migration_bytes(int64_t experts, int64_t width, int64_t expert_width, int64_t ranks,
-                       int64_t bytes_per_parameter);
 
 }  // namespace mw
