@@ -1,5 +1,5 @@
 // The states of a rank as slices of the model's tensors, and their elements as checkpoints store them: fp32 master
-// weights, also of split ones, and moments in their own dtype. Checkpoints and `redistribute` read and write these.
+// weights, also of split ones, and moments in their own dtype. Checkpoints read and write these.
 #pragma once
 
 #include <cstddef>

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <random>
 
-#include "engine/redistribute.h"
 #include "support/thread_comm.h"
 #include "train/engines.h"
+#include "train/redistribute.h"
 
 namespace mw::test {
 namespace {

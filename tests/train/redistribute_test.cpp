@@ -1,5 +1,5 @@
 // `redistribute` against a saved and loaded checkpoint, over ranks that are threads.
-#include "engine/redistribute.h"
+#include "train/redistribute.h"
 
 #include <random>
 

@@ -1,11 +1,11 @@
 // Measured shares: what counts as compute, and a run whose ranks are of unequal speed.
 #include "train/loop/share_chooser.h"
 
-#include "engine/redistribute.h"
 #include "layout/shares.h"
 #include "support/thread_comm.h"
 #include "train/engines.h"
 #include "train/loop/slow_ranks.h"
+#include "train/redistribute.h"
 
 namespace mw::test {
 namespace {

@@ -3,12 +3,12 @@
 #include <cmath>
 #include <filesystem>
 
-#include "engine/redistribute.h"
 #include "layout/byte_table.h"
 #include "support/row_bits.h"
 #include "support/thread_comm.h"
 #include "train/engines.h"
 #include "train/loop/transport_chooser.h"
+#include "train/redistribute.h"
 
 namespace mw::test {
 namespace {

@@ -4,7 +4,6 @@
 //   DIR/step-00000120/index.json                   the location of every slice of every tensor, with its checksum
 //   DIR/step-00000120/DONE                         the checksum of index.json; written last: marks it as complete
 // A checkpoint can be loaded into any layout and placement (resharding): slices refer to global tensors, not to ranks.
-// engine/redistribute.h does the same in memory.
 #pragma once
 
 #include <cstdint>

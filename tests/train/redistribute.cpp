@@ -1,4 +1,4 @@
-#include "engine/redistribute.h"
+#include "train/redistribute.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,5 @@
-// Moves the states of a run in memory from one layout or placement to another, as a saved and loaded checkpoint would.
+// Moves the states of a run in memory from one layout or placement to another, as a saved and loaded checkpoint would:
+// what checkpoints, migration and changes of a running engine are compared with.
 #pragma once
 
 #include <cstdint>
