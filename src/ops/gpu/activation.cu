@@ -1,7 +1,6 @@
 // Activations: one wave per row, whose lanes take packs of 16 bytes where the width and the addresses allow it, and
 // single elements otherwise. A pack is read before it is written by the same thread, so outputs may alias inputs.
-#include "ops/activation.h"
-
+#include "ops/activation_functions.h"
 #include "ops/gpu/launch.h"
 #include "ops/gpu/operators.h"
 #include "ops/gpu/pack.h"
@@ -17,55 +16,10 @@ __device__ int64_t row_of_wave() {
   return static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + static_cast<int>(threadIdx.x) / kWave;
 }
 
-// The value of an activation of one variable and its derivative.
-struct Point {
-  float value, slope;
-};
+using activation_detail::Point;
 
-__device__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
-struct Silu {
-  static constexpr bool kGated = true;  // h has an up half; factor(up) multiplies the value
-  __device__ float value(float x) const { return x * sigmoid(x); }
-  __device__ Point factor(float up) const { return {up, 1.0f}; }
-  __device__ Point point(float x) const {
-    const float s = sigmoid(x);
-    return {x * s, s * (1.0f + x * (1.0f - s))};
-  }
-};
-
-// A NaN passes the clamps.
-struct ClampedSwiglu {
-  static constexpr bool kGated = true;
-  float alpha, limit;
-  __device__ float value(float x) const { return point(x).value; }
-  __device__ Point point(float x) const {
-    const float g = x > limit ? limit : x, s = sigmoid(alpha * g);
-    return {g * s, x > limit ? 0.0f : s * (1.0f + alpha * g * (1.0f - s))};
-  }
-  __device__ Point factor(float up) const {
-    const float below = up > limit ? limit : up, u = below < -limit ? -limit : below;
-    return {u + 1.0f, u == up ? 1.0f : 0.0f};
-  }
-};
-
-// 0.5 x (1 + tanh(u)) = x sigmoid(2u), which has no cancellation.
-struct Gelu {
-  static constexpr bool kGated = false;
-  static constexpr float kTwiceRoot = 1.5957691216f;  // 2 sqrt(2 / pi)
-  static constexpr float kCubic = 0.044715f;
-  __device__ float value(float x) const { return x * sigmoid(kTwiceRoot * x * (1.0f + kCubic * x * x)); }
-  __device__ Point point(float x) const {
-    const float s = sigmoid(kTwiceRoot * x * (1.0f + kCubic * x * x));
-    const float inner = kTwiceRoot * (1.0f + 3.0f * kCubic * x * x);
-    return {x * s, s * (1.0f + x * (1.0f - s) * inner)};
-  }
-};
-
-struct Relu {
-  static constexpr bool kGated = false;
-  __device__ float value(float x) const { return x < 0.0f ? 0.0f : x; }  // a NaN passes
-  __device__ Point point(float x) const { return {value(x), x > 0.0f ? 1.0f : 0.0f}; }
+struct Sigmoid {
+  __host__ __device__ static float of(float x) { return 1.0f / (1.0f + expf(-x)); }
 };
 
 template <class Function, class T, int N>
@@ -127,13 +81,8 @@ __global__ void activate_backward_kernel(Function function, const T* h, const T*
 // Calls body with the function and the elements of a pack.
 template <int N, class Body>
 void with_activation(const ActivationRule& rule, bool wide, Body&& body) {
-  const auto run = [&](auto function) { with_pack<N>(wide, [&](auto pack) { body(function, pack); }); };
-  switch (rule.kind) {
-    case Activation::swiglu: return run(Silu{});
-    case Activation::clamped_swiglu: return run(ClampedSwiglu{rule.alpha, rule.limit});
-    case Activation::gelu: return run(Gelu{});
-    case Activation::relu: return run(Relu{});
-  }
+  activation_detail::with_activation<Sigmoid>(
+      rule, [&](auto function) { with_pack<N>(wide, [&](auto pack) { body(function, pack); }); });
 }
 
 }  // namespace
