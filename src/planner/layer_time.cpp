@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "base/library_products.h"
@@ -49,12 +48,6 @@ Overlap overlap(double out, double back, double compute, double before, double p
 }
 
 double share_at(const std::optional<RateTable>& shares, double size) { return shares ? rate_at(*shares, size) : 1; }
-
-// FLOP/s of attention with heads of `width`, the mean of keys' and values'.
-double attention_rate(const RateTable& by_length, const std::optional<RateTable>& by_width, double seq_len,
-                      double width) {
-  return rate_at(by_length, seq_len) * share_at(by_width, width);
-}
 
 // Weight gradients that can wait are a part of their own.
 void put_weights(LayerTime& time, double seconds, bool can_wait) {
@@ -138,42 +131,56 @@ double LayerTimeModel::expert_weight_product(double rows, double experts, double
          profile_.operator_latency_s;
 }
 
+// Scores, softmax and sums of values. scores: FLOP of forward; width: of a head, the mean of keys' and values'.
+LayerTime LayerTimeModel::attend(const AttentionSpec& a, double scores, double width) const {
+  const bool window = a.has_window(run_.train.seq_len), documents = run_.data.document_mask;
+  const auto seconds = [&](double flops, const RateTable& rates, const std::optional<RateTable>& of_widths,
+                           const std::optional<double>& of_documents, double more) {
+    // The share of documents counts all scores of a sequence as computed, of a window only those that it leaves.
+    const double share =
+        (window || documents ? of_documents.value_or(1) : 1) / (window && of_documents ? kProbedDocuments : 1) * more;
+    const double rate = rate_at(rates, static_cast<double>(run_.train.seq_len)) * share_at(of_widths, width);
+    return flops / (rate * share) + profile_.operator_latency_s;
+  };
+  const bool any_order = !run_.train.deterministic && !window && !documents;
+  return {.forward = seconds(scores, rates_.attention_forward, rates_.attention_forward_widths,
+                             rates_.attention_forward_documents, 1),
+          .backward_input =
+              seconds(kBackwardAttention * scores, rates_.attention_backward, rates_.attention_backward_widths,
+                      rates_.attention_backward_documents, any_order ? rates_.attention_any_order.value_or(1) : 1)};
+}
+
 LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) const {
   const double n = shape.tokens, t = shape.own, d = static_cast<double>(kinds_.model.width), b = element_bytes_;
   const AttentionSpec& a = layer.attention;
   const LatentSpec& l = a.latent;
-  const bool latent = a.is_latent();
-  const auto heads = static_cast<double>(a.heads), s = static_cast<double>(run_.train.seq_len);
-  const double q = heads * static_cast<double>(latent ? l.nope_dim + l.rope_dim : a.head_dim),
-               kv = latent ? q : static_cast<double>(a.kv_heads * a.head_dim),
-               o = latent ? heads * static_cast<double>(l.value_dim) : q;
-  const double scores = 2 * n * a.mean_keys(run_.train.seq_len) * (q + o), width = (q + o) / (2 * heads);
-  const double norm = traffic(2 * t * d * b), residual = traffic(3 * t * d * b);
-  // Of products that give queries, keys and values: width of the result, width of what it comes from.
-  std::vector<std::pair<double, double>> projections = {{q, d}, {kv, d}, {kv, d}};
-  if (latent) {
-    const auto q_rank = static_cast<double>(l.q_rank), kv_rank = static_cast<double>(l.kv_rank);
-    projections = {{kv_rank + static_cast<double>(l.rope_dim), d},
-                   {heads * static_cast<double>(l.nope_dim + l.value_dim), kv_rank},
-                   {q, q_rank > 0 ? q_rank : d}};
-    if (q_rank > 0) projections.emplace_back(q_rank, d);
-  }
-  double inputs = 0, input_weights = 0;
-  for (const auto& [to, from] : projections) {
+  const auto heads = static_cast<double>(a.heads);
+  const double q = heads * static_cast<double>(a.is_latent() ? l.nope_dim + l.rope_dim : a.head_dim),
+               kv = a.is_latent() ? q : static_cast<double>(a.kv_heads * a.head_dim),
+               o = a.is_latent() ? heads * static_cast<double>(l.value_dim) : q;
+  const LayerTime core = attend(a, 2 * n * a.mean_keys(run_.train.seq_len) * (q + o), (q + o) / (2 * heads));
+  // Products that give queries, keys and values. Of latents, too: their norms, and the columns that become heads.
+  // Backward makes heads from the latents again.
+  double inputs = 0, input_weights = 0, assemble = 0, rebuild = 0;
+  const auto project = [&](double to, double from) {
     inputs += product(n, to, from);
     input_weights += weight_product(n, to, from);
+  };
+  if (a.is_latent()) {
+    const auto q_rank = static_cast<double>(l.q_rank), kv_rank = static_cast<double>(l.kv_rank),
+               of_heads = heads * static_cast<double>(l.nope_dim + l.value_dim);
+    project(kv_rank + static_cast<double>(l.rope_dim), d);
+    project(of_heads, kv_rank);
+    project(q, q_rank > 0 ? q_rank : d);
+    if (q_rank > 0) project(q_rank, d);
+    assemble = traffic(2 * n * (kv_rank + q_rank) * b) + traffic(2 * n * (kv + o) * b);
+    rebuild = product(n, of_heads, kv_rank) + (q_rank > 0 ? product(n, q, q_rank) : 0);
+  } else {
+    for (const double to : {q, kv, kv}) project(to, d);
   }
-  // Of latents: their norms, and the columns that become heads. Backward makes heads from the latents again.
-  double assemble = 0, rebuild = 0;
-  if (latent) {
-    assemble = traffic(2 * n * static_cast<double>(l.kv_rank + l.q_rank) * b) + traffic(2 * n * (kv + o) * b);
-    rebuild = product(n, heads * static_cast<double>(l.nope_dim + l.value_dim), static_cast<double>(l.kv_rank));
-    if (l.q_rank > 0) rebuild += product(n, q, static_cast<double>(l.q_rank));
-  }
-  const double output = product(n, d, o);
+  const double norm = traffic(2 * t * d * b), residual = traffic(3 * t * d * b), output = product(n, d, o);
   // Kernels of GPUs rotate heads where they normalise them.
-  const bool in_norms = a.rotates_normed_heads() && profile_.one_packed_form;
-  const double rotation = in_norms ? 0 : traffic(2 * n * (q + kv) * b);
+  const double rotation = a.rotates_normed_heads() && profile_.one_packed_form ? 0 : traffic(2 * n * (q + kv) * b);
   double prepare = rotation + assemble;
   if (a.qk_norm != QkNorm::none) prepare += traffic(2 * n * (q + kv) * b);
   if (a.clip_qkv > 0) prepare += traffic(2 * n * (q + 2 * kv) * b);
@@ -181,26 +188,10 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
   const double biases =
       (a.qkv_bias ? traffic(2 * n * (q + 2 * kv) * b) : 0) + (a.output_bias ? traffic(2 * n * d * b) : 0);
   const double sinks = a.sinks ? traffic(2 * n * o * b) : 0;
-  const double forward_rate = attention_rate(rates_.attention_forward, rates_.attention_forward_widths, s, width),
-               backward_rate = attention_rate(rates_.attention_backward, rates_.attention_backward_widths, s, width);
-  const auto share_of = [](const std::optional<double>& share, bool counts) { return counts ? share.value_or(1) : 1; };
-  // The share of documents counts all scores of a sequence as computed; of a window, only those that it leaves are
-  // counted.
-  const bool window = a.has_window(run_.train.seq_len), documents = run_.data.document_mask;
-  const auto seen_share = [&](const std::optional<double>& share) {
-    return share_of(share, window || documents) / (window && share ? kProbedDocuments : 1);
-  };
-  const double forward_share = seen_share(rates_.attention_forward_documents),
-               backward_share =
-                   seen_share(rates_.attention_backward_documents) *
-                   share_of(rates_.attention_any_order, !run_.train.deterministic && !window && !documents);
-  const double core = scores / (forward_rate * forward_share) + profile_.operator_latency_s;
-  const double core_backward =
-      kBackwardAttention * scores / (backward_rate * backward_share) + profile_.operator_latency_s;
 
   LayerTime time;
-  time.forward = norm + inputs + biases + prepare + core + sinks + output + residual;
-  time.backward_input = 2 * norm + residual + output + weight_product(n, d, o) + prepare + core_backward + sinks +
+  time.forward = norm + inputs + biases + prepare + core.forward + sinks + output + residual;
+  time.backward_input = 2 * norm + residual + output + weight_product(n, d, o) + prepare + core.backward_input + sinks +
                         rotation + inputs + biases / 2 + rebuild + assemble + 2 * traffic(n * d * b);
   if (a.qk_norm != QkNorm::none) time.backward_input += traffic(3 * n * (q + kv) * b);
   put_weights(time, input_weights, shape.weight_part.attention);
@@ -285,6 +276,30 @@ LayerTime LayerTimeModel::gathered(const LayerSpec& layer, const Shape& shape, c
   return time;
 }
 
+ExchangeShape LayerTimeModel::exchange_of(const MoeSpec& moe, const Shape& shape) {
+  const TransportTraits& traits = traits_of(shape.transport);
+  const RankGroup group = ep_group(shape.mesh);
+  const int64_t near = members_near(group, ranks_per_node(run_, profile_), shape.mesh.world);
+  const int64_t wanted = run_.moe.row_chunks > 0 ? run_.moe.row_chunks
+                         : traits.exchanges()
+                             ? automatic_chunks(traits, group.size, near == group.size, profile_.row_chunks)
+                             : 1;
+  const int64_t links_of_group = group.size / std::gcd(group.size, transfers_.members_per_link(group));
+  return {.moe = moe,
+          .traits = traits,
+          .group = group,
+          .near = near,
+          .tokens = shape.routed,
+          .row_bytes = static_cast<double>(kinds_.model.width) * element_bytes_,
+          // Where weights are gathered, every rank computes its own rows with all experts; where tokens are, those of
+          // all ranks.
+          .load = traits.follows_load()   ? load_.of(moe.experts, shape.mesh.ep, traits.equal_rows).mean
+                  : traits.slices_experts ? shape.mesh.ep
+                                          : shape.routed / shape.mean_routed,
+          .link_load = load_.of(moe.experts, links_of_group, traits.equal_rows).mean,
+          .pieces = static_cast<double>(traits.slices_experts ? std::min<int64_t>(wanted, group.size) : wanted)};
+}
+
 LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape, const LayerTime& before) {
   const MoeSpec& m = layer.moe;
   const double t = shape.routed, d = static_cast<double>(kinds_.model.width), b = element_bytes_;
@@ -293,20 +308,9 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape, co
              s = static_cast<double>(m.shared_width);
   const TransportTraits& traits = traits_of(shape.transport);
   const bool travels = traits.exchanges();
-  // Where weights are gathered, every rank computes its own rows with all experts; where tokens are, those of all
-  // ranks.
-  const double ranks = shape.mesh.ep;
-  const double load = traits.follows_load()   ? load_.of(m.experts, shape.mesh.ep, traits.equal_rows).mean
-                      : traits.slices_experts ? ranks
-                                              : t / shape.mean_routed,
-               local = traits.follows_load() ? std::max(1.0, e / ranks) : e;
-  const double rows = load * shape.mean_routed * k;
-  const RankGroup group = ep_group(shape.mesh);
-  const int64_t near = members_near(group, ranks_per_node(run_, profile_), shape.mesh.world);
-  const int64_t wanted = run_.moe.row_chunks > 0 ? run_.moe.row_chunks
-                         : travels ? automatic_chunks(traits, group.size, near == group.size, profile_.row_chunks)
-                                   : 1;
-  const double pieces = static_cast<double>(traits.slices_experts ? std::min<int64_t>(wanted, group.size) : wanted);
+  const ExchangeShape exchange = exchange_of(m, shape);
+  const double rows = exchange.load * shape.mean_routed * k, pieces = exchange.pieces,
+               local = traits.follows_load() ? std::max(1.0, e / shape.mesh.ep) : e;
   // A piece of tokens has rows of all experts, so that each adds to all their gradients; other pieces have experts of
   // their own.
   const double passes = traits.slices_experts || traits.by_node ? pieces : 1;
@@ -321,16 +325,6 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape, co
                biases = m.bias ? traffic(2 * rows * (c * f + d) * b) : 0;
   const double shared_up = product(t, c * s, d), shared = shared_up + traffic(t * (c + 1) * s * b) + product(t, d, s) +
                                                           (m.shared_gate ? traffic(t * (2 * s + d) * b) : 0);
-  const int64_t links_of_group = group.size / std::gcd(group.size, transfers_.members_per_link(group));
-  const ExchangeShape exchange = {.moe = m,
-                                  .traits = traits,
-                                  .group = group,
-                                  .near = near,
-                                  .tokens = t,
-                                  .row_bytes = d * b,
-                                  .load = load,
-                                  .link_load = load_.of(m.experts, links_of_group, traits.equal_rows).mean,
-                                  .pieces = pieces};
   const auto links = [&](ExchangePhase phase) { return travels ? link_seconds(exchange, phase, transfers_) : 0; };
   const auto copies = [&](ExchangePhase phase) { return traffic(copied_bytes(exchange, phase)); };
   const double out = links(ExchangePhase::dispatch), pack = travels ? copies(ExchangePhase::dispatch) : 0,

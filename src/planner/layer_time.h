@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "planner/exchange_time.h"
 #include "planner/layout.h"
 #include "planner/load.h"
 #include "planner/memory.h"
@@ -42,9 +43,11 @@ class LayerTimeModel {
 
  private:
   struct Shape;
+  LayerTime attend(const AttentionSpec& a, double scores, double width) const;
   LayerTime attention(const LayerSpec& layer, const Shape& shape) const;
   LayerTime dense(const LayerSpec& layer, const Shape& shape) const;
   LayerTime layer_time(const LayerSpec& layer, const Shape& shape, const StagePace& pace);
+  ExchangeShape exchange_of(const MoeSpec& moe, const Shape& shape);
   // before: the attention that precedes, during which weights are gathered.
   LayerTime experts(const LayerSpec& layer, const Shape& shape, const LayerTime& before);
   // Of weights that are gathered and gradients that are summed for an expert-parallel group, beside products that take
