@@ -486,11 +486,4 @@ std::vector<ByteSummary> MemoryModel::activations(const Layout& layout, const Me
   return sums;
 }
 
-ByteSummary MemoryModel::table_of(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
-                                  const std::vector<StagePlan>& stages) {
-  ByteSummary sum = parameters(layout, mesh, coords, stages);
-  add(sum, activations(layout, mesh, coords, {stages}).front());
-  return sum;
-}
-
 }  // namespace mw

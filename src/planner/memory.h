@@ -46,10 +46,8 @@ class MemoryModel {
  public:
   MemoryModel(const ModelSpec& model, const RunSpec& run, const Platform& platform);
 
-  // summarise(all_rows(make_plan(...))) of the rank at `coords`, which holds `stages`: the two sums that follow. None
-  // of these for several threads at once.
-  ByteSummary table_of(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
-                       const std::vector<StagePlan>& stages);
+  // The next two are summarise(all_rows(make_plan(...))) of the rank at `coords`, which holds `stages`. No function of
+  // this class is for several threads at once.
   // Parameters, gradients and what the optimizer keeps: the same for all micro-batches and ways to recompute.
   ByteSummary parameters(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
                          const std::vector<StagePlan>& stages);
