@@ -14,9 +14,9 @@ import json
 import pathlib
 import random
 import statistics
-import subprocess
 
 from layout_table import measure_all
+from plan_errors_cpu import call
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SEED = 20261122
@@ -34,13 +34,6 @@ SHAPES = {  # by ranks: layers and sequences of a step
 KEYS = {"pp": "mesh.pp", "tp": "mesh.tp", "ep": "mesh.ep", "zero": "mesh.zero", "schedule": "mesh.schedule",
         "chunks": "mesh.chunks", "placement": "mesh.placement", "micro_batches": "train.micro_batches",
         "recompute": "memory.recompute", "transport": "moe.transport"}
-
-
-def call(command):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stdout}{done.stderr}")
-    return done.stdout
 
 
 def to_overrides(layout):

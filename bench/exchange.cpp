@@ -306,7 +306,7 @@ int main(int argc, char** argv) {
     app.add_option("--chunks", o.chunks)->check(CLI::PositiveNumber);
     app.add_option("--zipf", o.zipf, "exponent of the experts' popularity; 0: uniform");
     app.add_option("--seed", o.seed, "of the order of experts by popularity");
-    app.add_option("--repeats", o.repeats);
+    app.add_option("--repeats", o.repeats)->check(CLI::PositiveNumber);
     app.add_option("--phases", o.phases, "2: rows out and back; 4: gradients too")->check(CLI::IsMember({2, 4}));
     app.add_option("--device", o.device, "cpu or gpu");
     app.add_option("--platform", o.platform, "profile of this machine (moewright probe): predicted times beside");

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/median.h"
 #include "comm/world.h"
 #include "config/run_spec.h"
 #include "core/rng.h"
@@ -76,11 +77,6 @@ inline std::vector<int32_t> draw_choices(const Options& o, int rank) {
 
 inline double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-inline double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
 }
 
 // What is measured: rows out and back, gradients out and back, one phase after the other.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/median.h"
 #include "hopper_layer.h"
 #include "ops/device.h"
 
@@ -44,11 +45,6 @@ struct StampMeter {
     own[1] = now();
   }
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // When the blocks of one kernel ran.
 class Stamps {

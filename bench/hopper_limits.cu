@@ -2,12 +2,13 @@
 // their order and the width of the tile; and the rate at which blocks store tiles, by how many store at a time.
 //   bench_hopper_limits --json FILE
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/file.h"
+#include "base/median.h"
 #include "ops/device.h"
 #include "ops/gpu/launch.h"
 #include "ops/gpu/tile_loaders.h"
@@ -111,8 +112,7 @@ double time_calls(Stream& stream, const auto& body) {
   }
   check(destroy_event(begin), "destroying an event");
   check(destroy_event(end), "destroying an event");
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+  return median(std::move(times));
 }
 
 constexpr const char* name_of(Along along) { return along == Along::depth ? "depth" : "width"; }

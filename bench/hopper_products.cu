@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/file.h"
+#include "base/median.h"
 #include "hopper_layer.h"
 #include "ops/device.h"
 
@@ -67,8 +69,7 @@ double time_calls(Stream& stream, double seconds, const auto& body) {
   }
   check(destroy_event(begin), "destroying an event");
   check(destroy_event(end), "destroying an event");
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+  return median(std::move(times));
 }
 
 // Shares of cycles by role, means over blocks; and the cycles of the longest block.

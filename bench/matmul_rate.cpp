@@ -5,15 +5,16 @@
 // d_weight) takes for a weight [N, K] and ROWS rows, of each of that many experts where there are several.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/median.h"
 #include "core/rng.h"
 #include "core/tensor_store.h"
 #include "ops/matmul.h"
@@ -55,8 +56,7 @@ double median_seconds(const std::function<void()>& run) {
     run();
     if (i >= 0) seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
+  return median(std::move(seconds));
 }
 
 double gflops(int64_t m, int64_t n, int64_t k, const std::function<void()>& run) {

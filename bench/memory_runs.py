@@ -9,12 +9,12 @@ import argparse
 import json
 import os
 import pathlib
-import random
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
+
+from plan_errors_cpu import write_tokens
 
 MIB = 2**20
 VOCAB = 8192
@@ -56,13 +56,6 @@ val_batches = 0
 [log]
 jsonl = "metrics.jsonl"
 """
-
-
-def write_tokens(count=1 << 17):
-    """A shard of random tokens with a header as llm.c writes it."""
-    generator = random.Random(7)
-    header = struct.pack("<256i", 20240520, 1, count, *[0] * 253)
-    pathlib.Path("tokens.bin").write_bytes(header + struct.pack(f"<{count}H", *(generator.randrange(VOCAB) for _ in range(count))))
 
 
 def machine():
@@ -114,7 +107,7 @@ def main():
     binary, output = str(pathlib.Path(options.binary).resolve()), options.json and pathlib.Path(options.json).resolve()
     folder = tempfile.mkdtemp(prefix="memory_runs.")
     os.chdir(folder)
-    write_tokens()
+    write_tokens(1 << 17, VOCAB)
     rows = []
     print(f"{'run':<66} {'predicted':>10} {'libraries':>10} {'measured':>10}  {'above':>7}")
     for isa in options.isa:

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/median.h"
 #include "base/text.h"
 #include "comm/cores.h"
 #include "comm/world.h"
@@ -90,11 +91,6 @@ Device find_device(World& world, const std::string& name) {
 
 // Bytes that the process holds, or that are taken of the GPU; only differences mean something.
 int64_t memory_taken(Device device) { return device.kind == DeviceKind::cpu ? resident_bytes() : -free_bytes(device); }
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // Seconds of one call.
 struct Times {
