@@ -168,7 +168,7 @@ TEST(Chat, RefusesUnknownTemplatesRolesAndTokenizersOfOtherModels) {
       error_of([&] { encode_chat(find_chat_template("kimi"), kTalk, "here", *bytes, ids, mask); }, Exit::usage),
       "no token <|im_end|> of the chat template kimi"));
   // Marks that such a tokenizer would spell, except those that the model's own spells, too.
-  const auto lacking = [](const char* name, std::vector<std::string_view> special) {
+  const auto lacking = [](const char* name, const std::vector<std::string_view>& special) {
     const std::unique_ptr<Tokenizer> tokens = byte_level_tokenizer(special);
     return error_of([&] { check_chat_tokens(find_chat_template(name), *tokens); }, Exit::usage);
   };
