@@ -52,8 +52,8 @@ class DocumentReader {
   int64_t before_ = 0;                // bytes of all earlier files
 };
 
-// What lies in `files` of which no line and no text became a document: "a.jsonl: 2 lines without text, 1 blank line
-// passed over; b.txt: no text"; of many files the first ones. Errors: those of DocumentReader.
+// Describes files that hold no document, the first five of them: "a.jsonl: 2 lines without text, 1 blank line passed
+// over; b.txt: no text". Errors: those of DocumentReader.
 std::string describe_passed_over(const std::vector<std::string>& files);
 
 // Calls `work` with every line of a block of JSON lines that is not blank, and with "FILE:LINE". Errors: Exit::data
