@@ -172,6 +172,13 @@ TEST(CheckpointFolder, TellsWhatChangedSince) {
   now.train.seed += 1;
   now.data.path = "other";
   EXPECT_TRUE(contains(told(now), "\nwarning: data.path, train.seed changed: of the samples")) << told(now);
+  // Where documents begin decides which tokens a sample has only if samples hold whole documents.
+  now = then;
+  now.data.document_token = 7;
+  EXPECT_FALSE(contains(told(now), "warning")) << told(now);
+  now.data.whole_documents = true;
+  EXPECT_TRUE(contains(told(now), "\nwarning: data.whole_documents, data.document_token changed: of the samples"))
+      << told(now);
   // Data that grew at the same path; one warning where its path changed, too.
   EXPECT_EQ(describe_data_change({}, {5}), "");
   EXPECT_EQ(describe_data_change({5, 6}, {5, 6}), "");

@@ -30,11 +30,12 @@ bool changes_training(const KeyChange& change) {
 }
 
 // Which tokens a sample has, or which sample is the n-th.
-bool changes_samples(const KeyChange& change) {
+bool changes_samples(const KeyChange& change, const DataSpec& data) {
   const std::string none = "\"\"";
+  if (change.key == "data.document_token") return data.whole_documents;
   if (change.key == "data.val_path") return (change.from == none) != (change.to == none);
   return is_one_of(change.key, {"data.kind", "data.path", "data.blend", "data.suffixes", "data.val_fraction",
-                                "train.seq_len", "train.seed"});
+                                "data.whole_documents", "train.seq_len", "train.seed"});
 }
 
 bool changes_model(const KeyChange& change) {
@@ -112,7 +113,7 @@ std::vector<std::string> describe_changes(const std::string& run_toml, const Run
     for (const KeyChange& change : changed_keys(parse_run_text(run_toml, "the checkpoint's run", {}), run)) {
       if (!changes_training(change)) continue;
       all.push_back(fmt::format("{} = {} (was {})", change.key, change.to, change.from));
-      if (changes_samples(change)) samples.push_back(change.key);
+      if (changes_samples(change, run.data)) samples.push_back(change.key);
       if (changes_model(change)) model.push_back(change.key);
     }
   } catch (const Error& error) {
