@@ -78,10 +78,11 @@ Exit run_chat(World& world, const ModelSource& source, const ChatTemplate* form)
   load_model(*engine, source);
   Chat chat(*engine, tokenizer.get(), run.sample, form);
   if (const std::string mask = leader && form == nullptr ? find_loss_mask(run) : ""; !mask.empty())
-    std::fprintf(stderr,
-                 "hint: the training data has a loss mask (%s), as `tokenize --chat` writes it: --chat TEMPLATE asks "
-                 "in the template of the data\n",
-                 printable(mask).c_str());
+    std::fprintf(
+        stderr,
+        "hint: the training data has a loss mask (%s), as `tokenize --chat` writes it: pass --chat TEMPLATE to "
+        "talk in the template of the data\n",
+        printable(mask).c_str());
   InputLines input;
   const auto show = [](std::string_view text) {
     std::fwrite(text.data(), 1, text.size(), stdout);

@@ -53,7 +53,7 @@ void hint_at_chat(const RunSpec& run, Tokenizer& tokenizer, const std::vector<st
   if (std::any_of(prompts.begin(), prompts.end(), [&](const std::string& p) { return has_mark(tokenizer, p); })) return;
   std::fprintf(stderr,
                "hint: the training data has a loss mask (%s), as `tokenize --chat` writes it, and the prompt has no "
-               "special token: --chat TEMPLATE puts the template of the data around it\n",
+               "special token: pass --chat TEMPLATE to put the template of the data around it\n",
                printable(mask).c_str());
 }
 

@@ -99,8 +99,8 @@ checks.expect(result.stdout == b"hello you\n", "sample --chat of one prompt", f"
 result = run(1, "sample", "tuned", "--chat", "llama")
 checks.expect(result.code == 2 and 'no template "llama"' in result.output, "sample --chat llama", result.output)
 # Without a template it says that the data had one, as far as that is known.
-for arguments, text, hinted in ((["chat", "tuned", "sample.tokens=2"], "--chat TEMPLATE asks", True),
-                                (["sample", "tuned", "sample.tokens=2", "sample.prompt=hi"], "--chat TEMPLATE puts", True),
+for arguments, text, hinted in ((["chat", "tuned", "sample.tokens=2"], "pass --chat TEMPLATE to talk", True),
+                                (["sample", "tuned", "sample.tokens=2", "sample.prompt=hi"], "pass --chat TEMPLATE to put", True),
                                 (["sample", "tuned", "sample.tokens=2", "sample.prompt=<|im_start|>user"], "hint:", False),
                                 (["chat", "tuned", "--chat", "chatml", "sample.tokens=2"], "hint:", False),
                                 (["sample", "tuned", "--chat", "chatml", "sample.tokens=2", "sample.prompt=hi"], "hint:", False),
