@@ -25,7 +25,7 @@
 namespace mw {
 namespace {
 
-constexpr double kTolerance = 0.03;  // of the bubble of any rank, relative
+constexpr double kTolerance = 0.03;  // of the bubble of any rank, relative, on a machine that does nothing else
 constexpr size_t kMostRuns = 24;     // of which one must be within it: what else a machine does lengthens others
 
 double seconds_of(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
@@ -210,11 +210,37 @@ double run_once(Comm& all, Pipeline& p) {
   return worst;
 }
 
-// Runs until one is within the tolerance. By how much the best is off.
-double run_until_good(Comm& all, Pipeline& p) {
-  double off = run_once(all, p);
-  for (size_t run = 1; run < kMostRuns && off > kTolerance; ++run) off = std::min(off, run_once(all, p));
-  return off;
+// How late sleeps and messages are on this machine now, relative to a sleep of one unit: the ranks sleep in turns.
+double lateness(Comm& all, double unit) {
+  const int size = all.size(), hops = 2 * size;
+  std::array<std::byte, 1> turn{};
+  all.barrier();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int hop = all.rank(); hop < hops; hop += size) {
+    if (hop > 0) all.receive(turn, (hop - 1) % size)->wait();
+    std::this_thread::sleep_for(std::chrono::duration<double>(unit));
+    if (hop + 1 < hops) all.send(turn, (hop + 1) % size)->wait();
+  }
+  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  all.all_reduce_max(std::span(&seconds, 1));
+  return seconds / (hops * unit) - 1;
+}
+
+struct Judgement {
+  double off, tolerance;  // relative to the bubble in theory
+  bool good() const { return off <= tolerance; }
+};
+
+// Runs until one is within the tolerance. Where each action ends late by a share of its time, the whole run does, too,
+// and all of that counts as bubble.
+Judgement run_until_good(Comm& all, Pipeline& p) {
+  const double theory = bubble_in_theory(p.shape, p.cost);
+  Judgement result{};
+  for (size_t run = 0; run == 0 || (run < kMostRuns && !result.good()); ++run) {
+    const double late = std::max(0., lateness(all, p.cost.forward));
+    result = {run_once(all, p), kTolerance + (1 - theory) * late / (1 + late) / theory};
+  }
+  return result;
 }
 
 void run(World& world, const PipelineShape& shape, double unit, const std::string& fault) {
@@ -229,10 +255,11 @@ void run(World& world, const PipelineShape& shape, double unit, const std::strin
     run_once(all, p);
     result += ": large messages, as planned";
   } else {
-    const double off = run_until_good(all, p);
+    const Judgement judgement = run_until_good(all, p);
     result +=
-        fmt::format(": bubble {:.4f} in theory, measured within {:.2f} %", bubble_in_theory(shape, p.cost), 100 * off);
-    if (off > kTolerance) fail(Exit::check_failed, result);
+        fmt::format(": bubble {:.4f} in theory, measured within {:.2f} % (tolerance on this machine now {:.2f} %)",
+                    bubble_in_theory(shape, p.cost), 100 * judgement.off, 100 * judgement.tolerance);
+    if (!judgement.good()) fail(Exit::check_failed, result);
   }
   if (all.rank() == 0) std::puts(result.c_str());
 }
