@@ -101,4 +101,62 @@ MODELS = {
             rms_norm_eps=1e-6, vocab_size=77, tie_word_embeddings=True, router_aux_loss_coef=0.05, rope_theta=3000.0,
         ),
     ),
+    # Latent attention, heads of 12 + 8 elements and values of 20, two groups of experts, dense layers as first_k_dense_replace
+    # and the class say.
+    "glm4_lite": dict(
+        family="glm4_moe_lite", seed=120, seq=19, dialect="v4",
+        config=dict(
+            hidden_size=40, num_attention_heads=3, num_key_value_heads=3, q_lora_rank=24, kv_lora_rank=16,
+            qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=20, intermediate_size=44, moe_intermediate_size=12,
+            n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=3, n_group=2, topk_group=1, norm_topk_prob=True,
+            routed_scaling_factor=1.8, num_hidden_layers=3, attention_bias=False, rms_norm_eps=1e-5, vocab_size=79,
+            tie_word_embeddings=False, rope_theta=3000.0,
+        ),
+    ),
+    # A dense layer between two MoE layers, queries without a low rank, rotated halves, tied embeddings.
+    "glm4_lite_types": dict(
+        family="glm4_moe_lite", seed=121, seq=18, dialect="v5",
+        config=dict(
+            hidden_size=36, num_attention_heads=2, num_key_value_heads=2, q_lora_rank=None, kv_lora_rank=12,
+            qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=10, rope_interleave=False, intermediate_size=40,
+            moe_intermediate_size=16, n_routed_experts=6, n_shared_experts=2, num_experts_per_tok=2, n_group=1,
+            topk_group=1, norm_topk_prob=False, routed_scaling_factor=1.0, num_hidden_layers=3,
+            mlp_layer_types=["sparse", "dense", "sparse"], attention_bias=False, rms_norm_eps=1e-6, vocab_size=73,
+            tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=20000.0),
+        ),
+    ),
+    # Biases of queries, keys and values, YaRN, groups of experts.
+    "solar_open": dict(
+        family="solar_open", seed=122, seq=20, dialect="v5",
+        config=dict(
+            hidden_size=40, num_attention_heads=4, num_key_value_heads=2, head_dim=12, moe_intermediate_size=12,
+            n_routed_experts=9, n_shared_experts=1, num_experts_per_tok=3, n_group=3, topk_group=2, norm_topk_prob=True,
+            routed_scaling_factor=1.5, num_hidden_layers=2, attention_bias=True, rms_norm_eps=1e-5, vocab_size=81,
+            tie_word_embeddings=False, max_position_embeddings=128,
+            rope_parameters=dict(
+                rope_type="yarn", rope_theta=2000.0, factor=4.0, original_max_position_embeddings=32,
+                partial_rotary_factor=1.0,
+            ),
+        ),
+    ),
+    # One dense layer, as the class has by itself; no biases.
+    "hy_v3": dict(
+        family="hy_v3", seed=123, seq=21, dialect="v4",
+        config=dict(
+            hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=12, intermediate_size=44,
+            moe_intermediate_size=12, num_experts=7, num_shared_experts=1, num_experts_per_tok=3,
+            router_scaling_factor=2.5, num_hidden_layers=3, attention_bias=False, rms_norm_eps=1e-5, vocab_size=77,
+            tie_word_embeddings=False, rope_theta=5000.0,
+        ),
+    ),
+    # A dense layer behind a MoE layer, biases of all projections, two shared experts, tied embeddings.
+    "hy_v3_types": dict(
+        family="hy_v3", seed=124, seq=19, dialect="v5",
+        config=dict(
+            hidden_size=36, num_attention_heads=3, num_key_value_heads=1, head_dim=8, intermediate_size=28,
+            moe_intermediate_size=20, num_experts=6, num_shared_experts=2, num_experts_per_tok=2,
+            router_scaling_factor=1.5, num_hidden_layers=2, mlp_layer_types=["sparse", "dense"], attention_bias=True,
+            rms_norm_eps=1e-6, vocab_size=71, tie_word_embeddings=True, rope_theta=2000.0,
+        ),
+    ),
 }

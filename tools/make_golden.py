@@ -188,7 +188,8 @@ class Margins:
         for _, module in model.named_modules():
             if type(module).__name__.endswith(("TopkRouter", "TopKRouter", "MoEV1Gate")):
                 module.register_forward_hook(self._chosen)
-        self.sigmoid = model.config.model_type in ("deepseek_v3", "dots1", "glm4_moe", "minimax_m2")
+        self.sigmoid = model.config.model_type in (
+            "deepseek_v3", "dots1", "glm4_moe", "glm4_moe_lite", "hy_v3", "minimax_m2", "solar_open")
 
     def _chosen(self, router, inputs, out):
         self.router_logits.append(out[0])
@@ -248,7 +249,8 @@ def forward(model, margins, input_ids, labels):
 
 
 def has_aux_loss(model):
-    return model.config.model_type not in ("deepseek_v2", "deepseek_v3", "dots1", "glm4_moe", "hunyuan_v1_moe")
+    return model.config.model_type not in ("deepseek_v2", "deepseek_v3", "dots1", "glm4_moe", "glm4_moe_lite",
+                                           "hunyuan_v1_moe", "hy_v3", "solar_open")
 
 
 def compute(model, batches, picky):

@@ -10,9 +10,10 @@
 
 namespace mw {
 
-// Which layers are MoE: all; as decoder_sparse_step and mlp_only_layers say; all after first_k_dense_replace layers; or
-// each moe_layer_interval-th from moe_layer_start_index to moe_layer_end_index.
-enum class HfMoeLayers : uint8_t { all, by_step, after_first, by_range };
+// Which layers are MoE: all; as decoder_sparse_step and mlp_only_layers say; all after first_k_dense_replace layers; as
+// mlp_layer_types says, and without it all after the first; or each moe_layer_interval-th from moe_layer_start_index to
+// moe_layer_end_index.
+enum class HfMoeLayers : uint8_t { all, by_step, after_first, by_types, by_range };
 
 // The load-balance loss: none; over the tokens of all layers, with router_aux_loss_coef; or over each sequence, with
 // DeepSeek's keys aux_loss_alpha and seq_aux.
@@ -60,12 +61,14 @@ struct HfFamily {
   bool selection_bias = false;
   bool renormalises = false;
   bool scales_groups = false;  // DeepSeek's keys routed_scaling_factor, topk_method, n_group and topk_group
+  const char* scale = "";      // key of the factor of chosen weights, in families without those
   int64_t group_best = 1;      // experts whose scores rank a group
   int64_t shared_experts = 0;  // as wide as a routed one, in all models
   bool shared_gate = false;
   bool moe_bias = false;  // of the router and of experts
   Activation activation = Activation::swiglu;
   HfAuxLoss aux_loss = HfAuxLoss::of_model;
+  int64_t mtp_layers = 0;  // multi-token prediction layers of a folder whose config.json does not say how many
 
   // Keys of config.json.
   const char* experts = "num_experts";
@@ -83,10 +86,11 @@ struct HfFamily {
   const char* moe_block = "mlp.";
   const char* router = "gate";
   const char* router_bias = "gate.e_score_correction_bias";
-  const char* fused_router_bias = "";  // where the names of fused experts have it in another place
-  bool bias_is_row = false;            // [1, E] instead of [E]
-  bool f32_router = false;             // written in fp32, whatever the others are
+  bool bias_is_row = false;  // [1, E] instead of [E]
+  bool f32_router = false;   // written in fp32, whatever the others are
   const char* shared = "shared_experts";
+  // Other names of the router, its bias and shared experts in files whose experts are fused.
+  const char *fused_router = "", *fused_router_bias = "", *fused_shared = "";
   const char *gate = "gate_proj", *up = "up_proj", *down = "down_proj";  // of a routed expert
   // Experts are always fused, as [E, in, out], with columns of gate and up in turn; or in MXFP4 (hf_names.h).
   bool transposed_experts = false;

@@ -47,9 +47,39 @@ void write_range(const std::vector<int64_t>& sparse, ordered_json& out) {
   out["moe_layer_interval"] = sparse.size() > 1 ? sparse[1] - sparse[0] : 1;
 }
 
+// first_k_dense_replace, which transformers does not read, may stand beside the list, or in place of it if it is 1.
+std::vector<bool> moe_layers_by_types(const HfFields& f, int64_t layers) {
+  std::vector<bool> sparse(static_cast<size_t>(layers), true);
+  sparse.front() = false;
+  const char* const key = "mlp_layer_types";
+  if (f.has(key)) {
+    const json& types = f.raw(key);
+    const auto is_type = [](const json& type) { return type == "dense" || type == "sparse"; };
+    if (!types.is_array() || std::ssize(types) != layers || !std::all_of(types.begin(), types.end(), is_type))
+      f.wrong(key, fmt::format("a list of num_hidden_layers = {} words, \"dense\" or \"sparse\"", layers), types);
+    for (size_t i = 0; i < sparse.size(); ++i) sparse[i] = types[i] == "sparse";
+  }
+  const int64_t dense = std::find(sparse.begin(), sparse.end(), true) - sparse.begin();
+  if (f.integer_or("first_k_dense_replace", dense) != dense)
+    f.wrong("first_k_dense_replace",
+            fmt::format("{}{}", dense, f.has(key) ? ", as in mlp_layer_types" : " where mlp_layer_types is absent"),
+            f.raw("first_k_dense_replace"));
+  return sparse;
+}
+
+// For transformers, and for programs that read the number of dense layers at the front.
+void write_types(const ModelSpec& model, ordered_json& out) {
+  std::vector<const char*> types;
+  for (const LayerSpec& layer : model.layers) types.push_back(is_sparse(layer) ? "sparse" : "dense");
+  out["mlp_layer_types"] = types;
+  const auto first = std::find_if(model.layers.begin(), model.layers.end(), is_sparse);
+  if (std::all_of(first, model.layers.end(), is_sparse)) out["first_k_dense_replace"] = first - model.layers.begin();
+}
+
 std::vector<bool> find_moe_layers(const HfFields& f, const HfFamily& family, int64_t layers) {
   std::vector<bool> all(static_cast<size_t>(layers), true);
   if (family.moe_layers == HfMoeLayers::by_step) return moe_layers_by_step(f, layers);
+  if (family.moe_layers == HfMoeLayers::by_types) return moe_layers_by_types(f, layers);
   if (family.moe_layers == HfMoeLayers::by_range) return moe_layers_by_range(f, layers);
   if (family.moe_layers == HfMoeLayers::all) return all;
   const int64_t first = f.integer("first_k_dense_replace");
@@ -113,6 +143,7 @@ MoeSpec read_moe(const HfFields& f, const HfFamily& family) {
   m.shared_gate = family.shared_gate && m.shared_width > 0;
   if (has_name(family.least_sum)) m.least_sum = f.real(family.least_sum);
   m.bias = family.moe_bias;
+  if (has_name(family.scale)) m.scale = f.real(family.scale);
   if (!family.scales_groups) return m;
   if (f.has("scoring_func") && f.text("scoring_func") != word_of(m.score))
     f.unsupported(fmt::format("scoring_func \"{}\" in a {} model", printable(f.text("scoring_func")), family.name));
@@ -163,7 +194,7 @@ void read_hf_layers(const HfFields& config, const HfFamily& family, const Attent
   if (config.integer_or("moe_layer_freq", 1) != 1) config.unsupported("a moe_layer_freq other than 1");
   for (const auto& [key, value] : family.fixed) check_fixed(config, key, value);
   read_aux_loss(config, family, model);
-  model.mtp_layers = config.integer_or("num_nextn_predict_layers", 0);
+  model.mtp_layers = config.integer_or("num_nextn_predict_layers", family.mtp_layers);
 
   const int64_t layers = config.integer("num_hidden_layers");
   if (layers < 1 || layers > 10000) config.wrong("num_hidden_layers", "1 to 10000", config.raw("num_hidden_layers"));
@@ -223,7 +254,9 @@ void write_hf_layers(const ModelSpec& model, const HfFamily& family, ordered_jso
     config["mlp_only_layers"] = dense_layers;
   }
   if (family.moe_layers == HfMoeLayers::after_first) config["first_k_dense_replace"] = std::ssize(dense_layers);
+  if (family.moe_layers == HfMoeLayers::by_types) write_types(model, config);
   if (family.moe_layers == HfMoeLayers::by_range) write_range(sparse_layers, config);
+  if (has_name(family.scale)) config[family.scale] = m.scale;
   if (family.scales_groups) write_scales_groups(m, family, config);
   if (family.aux_loss == HfAuxLoss::of_model) config["router_aux_loss_coef"] = model.aux_loss_coef;
   if (family.aux_loss == HfAuxLoss::of_sequences) {

@@ -192,6 +192,24 @@ void refine_glm(LayerSpec& layer, int64_t) {
   layer.attention.rotary_dim = 64;
 }
 
+NativeModel glm_4_7_flash() {
+  NativeModel table = sigmoid_router(64, 4, 1536, 1.8);
+  table.attention = AttentionKind::latent;
+  table.vocab = 154880;
+  table.width = 2048;
+  table.layers = 47;
+  table.heads = 20;
+  table.q_rank = 768;
+  table.kv_rank = 512;
+  table.nope_dim = 192;
+  table.rope_dim = 64;
+  table.value_dim = 256;
+  table.dense_width = 10240;
+  table.rope_theta = 1e6;
+  table.norm_eps = 1e-5;
+  return table;
+}
+
 NativeModel minimax_m2() {
   NativeModel table = sigmoid_router(256, 8, 1536, 1);
   table.vocab = 200064;
@@ -335,6 +353,7 @@ const std::vector<Preset>& presets() {
       {"dots-llm1", dots_llm1(), "dots1", 0},
       {"glm-4.5-air", glm_4_5_air(), "glm4_moe", 0, false, {}, refine_glm},
       {"glm-4.5", glm_4_5(), "glm4_moe", 0, false, {}, refine_glm},
+      {"glm-4.7-flash", glm_4_7_flash(), "glm4_moe_lite", 0},
       {"minimax-m2", minimax_m2(), "minimax_m2", 0.001, false, {}, rotate_half_of_128},
       {"qwen1.5-moe-a2.7b", qwen1_5_moe(), "qwen2_moe", 0.001, false, {}, refine_qwen2},
       {"qwen2-57b-a14b", qwen2_57b(), "qwen2_moe", 0.001, false, {}, refine_qwen2},

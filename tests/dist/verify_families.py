@@ -12,6 +12,10 @@ from _jobs import SOURCE, Checks, in_turn, run  # noqa: E402
 CASES = [  # model, overrides; 4 ranks
     ("glm4_groups", "mesh.tp=4 mesh.ep=2"),  # two ranks share a key/value head
     ("dots1_bias", "mesh.tp=2 mesh.ep=4 mesh.zero=1 data.document_mask=true"),
+    ("glm4_lite_types", "mesh.tp=2 mesh.ep=2 moe.tp_mode=ted data.document_mask=true"),
+    ("glm4_lite", "mesh.pp=2 mesh.ep=2 mesh.zero=1 memory.recompute=moe"),
+    ("solar_open", "mesh.tp=4 moe.tp_mode=ted memory.recompute=selective"),
+    ("hy_v3_types", "mesh.pp=2 mesh.ep=2 moe.transport=gather_weights"),
     ("minimax_m2_v4", "mesh.tp=2 mesh.ep=2 memory.recompute=full moe.aux_scope=model"),
     ("qwen2_window", "mesh.tp=2 mesh.ep=2 moe.tp_mode=ted memory.recompute=selective data.document_mask=true"),
     ("qwen2_window", "mesh.pp=2 mesh.ep=2 mesh.schedule=zb_v memory.recompute=selective moe.aux_scope=model"),

@@ -65,6 +65,10 @@ TEST(HfFamilies, AnyMayHaveYarn) {
 TEST(HfFamilies, RoutersAreAsTheFamilyHasThem) {
   const MoeSpec glm = model_of("glm-4.5").layers.back().moe;
   EXPECT_EQ(glm, (MoeSpec{160, 8, 1536, 1536, ScoreFunction::sigmoid, true, true, 2.5}));
+  EXPECT_EQ(model_of("glm-4.7-flash").layers.back().moe,
+            (MoeSpec{64, 4, 1536, 1536, ScoreFunction::sigmoid, true, true, 1.8}));
+  EXPECT_EQ(model_of("hy3-preview").layers.back().moe,
+            (MoeSpec{192, 8, 1536, 1536, ScoreFunction::sigmoid, true, true, 2.826}));
   const MoeSpec minimax = model_of("minimax-m2").layers.back().moe;
   EXPECT_EQ(minimax, (MoeSpec{256, 8, 1536, 0, ScoreFunction::sigmoid, true, true, 1.0}));
   MoeSpec qwen{60, 4, 1408, 5632, ScoreFunction::softmax, false, false, 1.0};
@@ -75,6 +79,34 @@ TEST(HfFamilies, RoutersAreAsTheFamilyHasThem) {
   EXPECT_EQ(model_of("ernie-4.5-21b-a3b").layers.back().moe, ernie);
   EXPECT_EQ(model_of("hunyuan-a13b").layers.back().moe,
             (MoeSpec{64, 8, 3072, 3072, ScoreFunction::softmax, false, true, 1.0}));
+}
+
+// GLM-4.7-Flash and Hy3: mlp_layer_types, or without it all after the first.
+TEST(HfFamilies, LayerTypesSayWhichLayersAreMoe) {
+  const auto sparse = [](const ModelSpec& model) {
+    std::string kinds;
+    for (const LayerSpec& layer : model.layers) kinds += layer.feed_forward == FeedForwardKind::moe ? 's' : 'd';
+    return kinds;
+  };
+  const ordered_json some = {"sparse", "dense", "sparse"}, first = {"dense", "dense", "sparse"};
+  for (const char* name : {"glm-4.7-flash", "hy3-preview"}) {
+    EXPECT_EQ(sparse(with(name, {{"num_hidden_layers", 3}, {"first_k_dense_replace", nullptr}})), "dss");
+    ModelSpec model =
+        with(name, {{"num_hidden_layers", 3}, {"mlp_layer_types", some}, {"first_k_dense_replace", nullptr}});
+    EXPECT_EQ(sparse(model), "sds");
+    model.mtp_layers = 0;
+    EXPECT_EQ(round_trip(model), model);
+    const ModelSpec both =
+        with(name, {{"num_hidden_layers", 3}, {"mlp_layer_types", first}, {"first_k_dense_replace", 2}});
+    EXPECT_EQ(sparse(both), "dds");
+    EXPECT_EQ(ordered_json::parse(write_hf_config(both, "float32")).at("first_k_dense_replace"), 2);
+    refuse(name, "first_k_dense_replace", 2, Exit::config);
+    for (const ordered_json& bad : {ordered_json("dense"), some, ordered_json{1, 2}})
+      refuse(name, "mlp_layer_types", bad, Exit::config);
+  }
+  refuse("solar-open-100b", "first_k_dense_replace", 1, Exit::unsupported);
+  refuse("solar-open-100b", "partial_rotary_factor", 0.5, Exit::unsupported);
+  EXPECT_EQ(with("hy3-preview", {{"num_nextn_predict_layers", nullptr}}).mtp_layers, 1);
 }
 
 TEST(HfFamilies, KimiIsDeepseekV3ByAnotherName) {

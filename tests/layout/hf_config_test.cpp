@@ -14,9 +14,10 @@ const std::vector<const char*> kGrouped = {"mixtral-8x7b", "mixtral-8x22b", "qwe
                                            "olmoe-1b-7b"};
 const std::vector<const char*> kDeepseek = {"deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "kimi-k2"};
 
-const std::vector<const char*> kOthers = {"dots-llm1",         "glm-4.5-air",    "glm-4.5",           "minimax-m2",
-                                          "qwen1.5-moe-a2.7b", "qwen2-57b-a14b", "ernie-4.5-21b-a3b", "hunyuan-a13b",
-                                          "gpt-oss-20b",       "gpt-oss-120b"};
+const std::vector<const char*> kOthers = {"dots-llm1",         "glm-4.5-air",  "glm-4.5",           "glm-4.7-flash",
+                                          "solar-open-100b",   "minimax-m2",   "qwen1.5-moe-a2.7b", "qwen2-57b-a14b",
+                                          "ernie-4.5-21b-a3b", "hunyuan-a13b", "hy3-preview",       "gpt-oss-20b",
+                                          "gpt-oss-120b"};
 
 std::vector<const char*> all_models() {
   std::vector<const char*> all = kGrouped;

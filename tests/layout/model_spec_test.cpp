@@ -43,8 +43,8 @@ TEST(Presets, PublicModelsEqualTheirConfigs) {
   const nlohmann::json exact = nlohmann::json::parse(read_config("exact_parameters")).at("exact_parameters");
   for (const char* name :
        {"mixtral-8x7b", "qwen3-30b-a3b", "qwen3-235b-a22b", "olmoe-1b-7b", "deepseek-v2-lite", "deepseek-v3", "kimi-k2",
-        "dots-llm1", "glm-4.5-air", "glm-4.5", "minimax-m2", "qwen1.5-moe-a2.7b", "qwen2-57b-a14b", "ernie-4.5-21b-a3b",
-        "hunyuan-a13b", "gpt-oss-20b", "gpt-oss-120b"}) {
+        "dots-llm1", "glm-4.5-air", "glm-4.5", "glm-4.7-flash", "minimax-m2", "qwen1.5-moe-a2.7b", "qwen2-57b-a14b",
+        "ernie-4.5-21b-a3b", "hunyuan-a13b", "gpt-oss-20b", "gpt-oss-120b"}) {
     const ModelSpec model = preset_model(name);
     ModelSpec expected = parse_hf_config(read_config(name), name);
     expected.mtp_layers = 0;  // a preset has no folder that could hold such layers

@@ -118,21 +118,22 @@ std::vector<HfTensor> list_tensors(const ModelSpec& model, Storage experts) {
     }
     const MoeSpec& m = layer.moe;
     const std::string block = hf + (fused ? "mlp." : family->moe_block);
-    out.push_back({fmt::format("{}{}.weight", block, family->router), {m.experts, d}, own + "moe.router", 0});
+    const auto name = [&](const char* usual, const char* of_fused) {
+      return block + (fused && has_name(of_fused) ? of_fused : usual);
+    };
+    const std::string router = name(family->router, family->fused_router),
+                      shared = name(family->shared, family->fused_shared);
+    out.push_back({router + ".weight", {m.experts, d}, own + "moe.router", 0});
     out.back().keeps_f32 = family->f32_router;
-    if (m.bias) out.push_back({fmt::format("{}{}.bias", block, family->router), {m.experts}, own + "moe.router_bias"});
+    if (m.bias) out.push_back({router + ".bias", {m.experts}, own + "moe.router_bias"});
     if (m.selection_bias) {
       std::vector<int64_t> shape = {m.experts};
       if (family->bias_is_row) shape.insert(shape.begin(), 1);
-      const bool moved = fused && has_name(family->fused_router_bias);
-      out.push_back(
-          {block + (moved ? family->fused_router_bias : family->router_bias), std::move(shape), own + "moe.bias", 0});
+      out.push_back({name(family->router_bias, family->fused_router_bias), std::move(shape), own + "moe.bias", 0});
       out.back().keeps_f32 = true;
     }
-    if (m.shared_width > 0)
-      add_feed_forward(out, m.shared_width, d, fmt::format("{}{}.", block, family->shared), own + "moe.shared.");
-    if (m.shared_gate)
-      out.push_back({fmt::format("{}{}_gate.weight", block, family->shared), {1, d}, own + "moe.shared.gate", 0});
+    if (m.shared_width > 0) add_feed_forward(out, m.shared_width, d, shared + ".", own + "moe.shared.");
+    if (m.shared_gate) out.push_back({shared + "_gate.weight", {1, d}, own + "moe.shared.gate", 0});
     if (family->transposed_experts) {
       add_transposed_experts(out, m, d, block + "experts.", own + "moe.", experts == Storage::mxfp4);
     } else if (fused) {
