@@ -109,7 +109,7 @@ for arguments, text, hinted in ((["chat", "tuned", "sample.tokens=2"], "pass --c
     told = result.stderr.decode()
     checks.expect(result.returncode == 0 and (text in told) == hinted and ("(tokens.mask)" in told) == hinted,
                   f"{arguments}: exit {result.returncode}", told)
-for ranks, name, message in ((1, "llama", 'no template "llama"'), (2, "glm4", "no token that ends an answer"),
+for ranks, name, message in ((1, "llama", 'no template "llama"'), (2, "plain", "no token that ends an answer"),
                              (1, "phi", "has no token <|end|>")):
     result = subprocess.run(command(ranks, ["chat", "tuned", "--chat", name]), input=b"", capture_output=True, timeout=300)
     told = result.stderr.decode()

@@ -75,9 +75,11 @@ TEST(Chat, TemplatesRenderAsTheirModels) {
   const nlohmann::json all = goldens();
   for (const auto& [name, golden] : all.items()) {
     SCOPED_TRACE(name);
-    EXPECT_EQ(render(name, kTalk).text, text_of(golden, "no_system"));
+    const ChatTemplate& form = find_chat_template(name);
+    const std::string end(form.shares_ends ? form.last_answer().end : "");  // which templates leave to the next message
+    EXPECT_EQ(render(name, kTalk).text, text_of(golden, "no_system") + end);
     if (golden.contains("system")) {
-      EXPECT_EQ(render(name, with_system(kTalk)).text, text_of(golden, "system"));
+      EXPECT_EQ(render(name, with_system(kTalk)).text, text_of(golden, "system") + end);
     }
   }
   for (const ChatTemplate& form : chat_templates())
@@ -98,7 +100,7 @@ TEST(Chat, AnswersCount) {
       {"deepseek_v2", " Yes?<｜end▁of▁sentence｜>| No<｜end▁of▁sentence｜>|"},
       {"deepseek_v3", "Yes?<｜end▁of▁sentence｜>|No<｜end▁of▁sentence｜>|"},
       {"deepseek_v31", "Yes?<｜end▁of▁sentence｜>|No<｜end▁of▁sentence｜>|"},
-      {"glm4", "\nYes?|\nNo|"},
+      {"glm4", "\nYes?<|user|>|\nNo<|user|>|"},
       {"kimi", "Yes?<|im_end|>|No<|im_end|>|"},
       {"dots", "Yes?<|endofresponse|>|No<|endofresponse|>|"},
       {"granite", "Yes?<|end_of_text|>|No<|end_of_text|>|"},
@@ -112,6 +114,16 @@ TEST(Chat, AnswersCount) {
     SCOPED_TRACE(form.name);
     EXPECT_EQ(render(std::string(form.name), kTalk).counted, counted.at(form.name));
   }
+}
+
+// A token that ends an answer and begins the user's next message stands there once; before other messages, not at all.
+TEST(Chat, SharedEndsStandOnce) {
+  std::vector<ChatMessage> talk = kTalk;
+  talk[2].role = "system";
+  EXPECT_EQ(render("glm4", talk).text,
+            "[gMASK]<sop><|user|>\nHi,\nyou<|assistant|>\n<think></think>\nYes?<|system|>\nGo<|assistant|>\n<think></"
+            "think>\nNo<|user|>");
+  EXPECT_EQ(render("glm4", talk).counted, "\nYes?|\nNo<|user|>|");
 }
 
 TEST(Chat, AMessageMaySayWhetherItCounts) {
@@ -174,8 +186,13 @@ TEST(Chat, RefusesUnknownTemplatesRolesAndTokenizersOfOtherModels) {
   };
   EXPECT_TRUE(contains(lacking("kimi", {"<|im_end|>"}), "no token <|im_assistant|> of the chat template kimi"));
   EXPECT_TRUE(contains(lacking("qwen3", {"<|im_end|>", "<|im_start|>"}), "no token <think>"));
-  EXPECT_TRUE(contains(lacking("glm4", {}), "no token [gMASK]"));
+  EXPECT_TRUE(contains(lacking("glm4", {"<|user|>"}), "no token [gMASK]"));
   check_chat_tokens(find_chat_template("olmoe"), *byte_level_tokenizer({"<|endoftext|>"}));
+}
+
+// Texts that end with the begin of an answer. GLM's template leaves it to the model whether that is a thought.
+std::string question_of(const nlohmann::json& all, const ChatTemplate& form, const char* key) {
+  return text_of(all.at(form.name), key) + (form.name == "glm4" ? "\n<think></think>" : "");
 }
 
 // Turn by turn the ids are those of the whole conversation, but for the last answer's own end.
@@ -188,14 +205,14 @@ TEST(ChatTurns, AreTheConversation) {
     const ChatTurns turns(form, *tokens);
     std::vector<int32_t> ids = turns.encode(std::span(kTalk).first(1));
     if (all.contains(form.name)) {
-      EXPECT_EQ(tokens->decode(ids), text_of(all[form.name], "question"));
+      EXPECT_EQ(tokens->decode(ids), question_of(all, form, "question"));
     }
     const auto answer = [&](const char* text) { tokens->encode(std::string(form.roles.back().lead) + text, ids); };
     answer("Yes?");
     const std::vector<int32_t> more = turns.encode_next("Go");
     ids.insert(ids.end(), more.begin(), more.end());
     if (all.contains(form.name)) {
-      EXPECT_EQ(tokens->decode(ids), text_of(all[form.name], "turns"));
+      EXPECT_EQ(tokens->decode(ids), question_of(all, form, "turns"));
     }
     answer("No");
     ids.push_back(turns.ends()[0]);
@@ -225,8 +242,8 @@ TEST(ChatTurns, AgainAreTheConversation) {
     const auto encoded = [&](size_t messages) { return turns.encode(std::span(kTalk).first(messages)); };
     if (all.contains(form.name)) {  // whose models may begin an answer with a thought
       const std::string no_thought(form.last_answer().before.substr(form.roles.back().before.size()));
-      EXPECT_EQ(tokens->decode(encoded(1)), text_of(all[form.name], "question") + no_thought);
-      EXPECT_EQ(tokens->decode(encoded(3)), text_of(all[form.name], "turns") + no_thought);
+      EXPECT_EQ(tokens->decode(encoded(1)), question_of(all, form, "question") + no_thought);
+      EXPECT_EQ(tokens->decode(encoded(3)), question_of(all, form, "turns") + no_thought);
     }
     std::vector<int32_t> ids = encoded(3), whole;
     tokens->encode(std::string(form.last_answer().lead) + "No", ids);
@@ -248,7 +265,7 @@ TEST(ChatTemplates, ForAnswersAreThoseThatEndThem) {
     }
   }
   const auto error = [](const char* name) { return error_of([&] { find_chat_template(name, true); }, Exit::usage); };
-  for (const char* name : {"plain", "glm4"}) EXPECT_TRUE(contains(error(name), "no token that ends an answer"));
+  EXPECT_TRUE(contains(error("plain"), "no token that ends an answer"));
 }
 
 }  // namespace

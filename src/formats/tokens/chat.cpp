@@ -125,7 +125,9 @@ class Encoder {
       : form_(form), tokenizer_(tokenizer), ids_(ids), mask_(mask) {}
 
   void append(std::string_view more, bool in_loss) {
+    if (form_.shares_ends && more.starts_with(last_token_)) more.remove_prefix(last_token_.size());
     if (more.empty()) return;
+    last_token_ = {};
     if (in_loss != counts_) finish();
     counts_ = in_loss;
     text_ += more;
@@ -135,6 +137,7 @@ class Encoder {
     finish();
     ids_.push_back(id_of(tokenizer_, token, form_));
     mask_.push_back(in_loss);
+    last_token_ = token;
   }
   void append(const ChatRole& role, std::string_view content, bool in_loss) {
     append(role.before, false);
@@ -158,8 +161,9 @@ class Encoder {
   Tokenizer& tokenizer_;
   std::vector<int32_t>& ids_;
   std::vector<uint8_t>& mask_;
-  std::string text_;     // not yet encoded
-  bool counts_ = false;  // whether it counts in the loss
+  std::string text_;             // not yet encoded
+  bool counts_ = false;          // whether it counts in the loss
+  std::string_view last_token_;  // before the text
 };
 
 const ChatRole* find_role(const ChatTemplate& form, std::string_view name) {
@@ -184,9 +188,11 @@ void append_messages(Encoder& encoder, const ChatTemplate& form, std::span<const
            fmt::format("{}: message {}: the chat template {} has no role \"{}\"", where, i + 1, form.name,
                        printable(message.role)),
            "rename the role, or leave the message out");
-    const bool is_answer = message.role == "assistant";
-    if (is_answer && is_whole && i + 1 == messages.size()) role = &form.last_answer();
-    encoder.append(*role, message.content, message.loss.value_or(is_answer));
+    const bool is_answer = message.role == "assistant", is_last = i + 1 == messages.size();
+    if (is_answer && is_whole && is_last) role = &form.last_answer();
+    ChatRole texts = *role;
+    if (form.shares_ends && !is_last && messages[i + 1].role != "user") texts.end = {};
+    encoder.append(texts, message.content, message.loss.value_or(is_answer));
   }
 }
 

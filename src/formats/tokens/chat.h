@@ -33,6 +33,7 @@ struct ChatTemplate {
   std::span<const ChatRole> roles;  // the last one is the assistant's
   const ChatRole* last = nullptr;   // texts of an answer that ends the conversation; null: those of any answer
   bool spells_marks = false;        // marks in texts are no tokens of the family's tokenizer
+  bool shares_ends = false;         // the token that ends an answer begins the user's next message, too
 
   const ChatRole& last_answer() const { return last != nullptr ? *last : roles.back(); }
   bool ends_answers() const { return !last_answer().end.empty(); }

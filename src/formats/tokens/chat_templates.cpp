@@ -29,7 +29,7 @@ constexpr ChatRole kDeepSeekV31[] = {{"system", "", "", ""},
                                      {"assistant", "<｜Assistant｜></think>", "<｜end▁of▁sentence｜>", ""}};
 constexpr ChatRole kGlm[] = {{"system", "<|system|>\n", "", ""},
                              {"user", "<|user|>\n", "", ""},
-                             {"assistant", "<|assistant|>\n<think></think>", "", "", "\n"}};
+                             {"assistant", "<|assistant|>\n<think></think>", "<|user|>", "", "\n"}};
 constexpr ChatRole kKimi[] = {{"system", "<|im_system|>system<|im_middle|>", "<|im_end|>", ""},
                               {"user", "<|im_user|>user<|im_middle|>", "<|im_end|>", ""},
                               {"assistant", "<|im_assistant|>assistant<|im_middle|>", "<|im_end|>", ""}};
@@ -76,7 +76,7 @@ constexpr ChatTemplate kTemplates[] = {
     {"deepseek_v2", "DeepSeek-V2", "<｜begin▁of▁sentence｜>", "", kDeepSeekV2},
     {"deepseek_v3", "DeepSeek-V3", "<｜begin▁of▁sentence｜>", "", kDeepSeekV3},
     {"deepseek_v31", "DeepSeek-V3.1 without thinking", "<｜begin▁of▁sentence｜>", "", kDeepSeekV31},
-    {"glm4", "GLM-4.5 without thinking", "", "[gMASK]<sop>", kGlm},
+    {"glm4", "GLM-4.5 and 4.6 without thinking", "", "[gMASK]<sop>", kGlm, nullptr, false, true},
     {"kimi", "Kimi K2", "", "", kKimi},
     {"dots", "dots.llm1", "", "", kDots},
     {"granite", "Granite MoE", "", "", kGranite},
