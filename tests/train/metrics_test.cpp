@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <csignal>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -16,30 +17,84 @@ namespace mw::test {
 namespace {
 
 // A file size limit stands for a full disk.
-TEST(RunLog, AFullDiskEndsTheLogAndNotTheRun) {
+class FullDisk {
+ public:
+  explicit FullDisk(size_t largest_file) {
+    getrlimit(RLIMIT_FSIZE, &limit_);
+    const rlimit full{largest_file, limit_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &full);
+    testing::internal::CaptureStderr();
+  }
+  ~FullDisk() {
+    setrlimit(RLIMIT_FSIZE, &limit_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+
+  // What stderr got; to be called once.
+  std::string told() const { return testing::internal::GetCapturedStderr(); }
+
+ private:
+  rlimit limit_{};
+  void (*handler_)(int) = std::signal(SIGXFSZ, SIG_IGN);
+};
+
+TEST(RunLog, AFullDiskDelaysTheLogAndLosesNothing) {
   const ScratchDir dir;
   LogSpec spec;
   spec.jsonl = dir / "metrics.jsonl";
   RunLog log(spec, 0);
   StepReport r;
   r.seconds = 1;
-  const ReportContext context;
-  log.write(r, context);
-  const std::string before = read_raw(spec.jsonl);
-  rlimit limit{};
-  getrlimit(RLIMIT_FSIZE, &limit);
-  const rlimit full{before.size(), limit.rlim_max};
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  setrlimit(RLIMIT_FSIZE, &full);
+  const auto write = [&] {
+    ++r.step;
+    log.write(r, {});
+  };
+  write();
+  const size_t line_size = read_raw(spec.jsonl).size();
+  {
+    const FullDisk full(line_size + line_size / 2);  // cuts a line
+    for (int i = 0; i < 2; ++i) write();
+    const std::string told = full.told();
+    EXPECT_TRUE(contains(told, "metrics.jsonl") && contains(told, "the run goes on")) << told;
+    EXPECT_EQ(told.find("warning"), told.rfind("warning")) << told;
+  }
+  EXPECT_EQ(read_raw(spec.jsonl).size(), line_size + line_size / 2);
   testing::internal::CaptureStderr();
-  for (int i = 0; i < 2; ++i) log.write(r, context);
-  log.write_final_validation(1, {});
+  write();
+  log.write_final_validation(r.step, {});
   const std::string told = testing::internal::GetCapturedStderr();
-  setrlimit(RLIMIT_FSIZE, &limit);
-  std::signal(SIGXFSZ, handler);
+  EXPECT_TRUE(contains(told, "log.jsonl is written again")) << told;
+  std::istringstream lines(read_raw(spec.jsonl));
+  std::vector<int64_t> steps;
+  for (std::string line; std::getline(lines, line);) steps.push_back(nlohmann::json::parse(line).at("step"));
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 4}));
+}
+
+TEST(RunLog, AFileThatCannotBeWrittenLeavesTheOtherOne) {
+  const ScratchDir dir;
+  LogSpec spec;
+  spec.jsonl = dir / "metrics.jsonl";
+  spec.tensorboard = dir / "events";
+  const std::string before = fmt::format("{{\"step\":1,\"long\":\"{}\"}}\n", std::string(1 << 16, 'x'));
+  write_raw(spec.jsonl, before);
+  RunLog log(spec, 1);
+  const std::string events = std::filesystem::directory_iterator(spec.tensorboard)->path();
+  const size_t begin = read_raw(events).size();
+  StepReport r;
+  r.step = 2;
+  r.seconds = 1;
+  {
+    const FullDisk full(before.size());
+    for (int i = 0; i < 2; ++i) log.write(r, {});
+    const std::string told = full.told();
+    EXPECT_TRUE(contains(told, "log.jsonl") && !contains(told, "log.tensorboard")) << told;
+  }
   EXPECT_EQ(read_raw(spec.jsonl), before);
-  EXPECT_TRUE(contains(told, "metrics.jsonl") && contains(told, "goes on without its metrics")) << told;
-  EXPECT_EQ(told.find("warning"), told.rfind("warning")) << told;
+  const size_t end = read_raw(events).size();
+  log.write(r, {});
+  EXPECT_EQ((end - begin) / 2, read_raw(events).size() - end) << "each step wrote its events";
 }
 
 // The log, the metrics and what the report adds up show the same numbers.

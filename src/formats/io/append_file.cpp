@@ -12,6 +12,8 @@
 
 namespace mw {
 
+static constexpr size_t kMostWaiting = size_t{64} << 20;
+
 void AppendFile::fail_system(const char* what) const {
   fail(Exit::data, fmt::format("cannot {} {}: {} (errno {})", what, path_, std::strerror(errno), errno), hint_);
 }
@@ -32,13 +34,14 @@ bool AppendFile::lock() {
 }
 
 void AppendFile::append(std::string_view record) {
-  while (!record.empty()) {
-    const ssize_t written = ::write(fd_, record.data(), record.size());
+  if (waiting_.size() <= kMostWaiting) waiting_ += record;
+  while (!waiting_.empty()) {
+    const ssize_t written = ::write(fd_, waiting_.data(), waiting_.size());
     if (written < 0) {
       if (errno == EINTR) continue;
       fail_system("write");
     }
-    record.remove_prefix(static_cast<size_t>(written));
+    waiting_.erase(0, static_cast<size_t>(written));
   }
 }
 

@@ -14,10 +14,14 @@ class AppendFile {
   AppendFile(std::string path, Open how, std::string hint);
   ~AppendFile();
   AppendFile(AppendFile&& other) noexcept
-      : path_(std::move(other.path_)), hint_(std::move(other.hint_)), fd_(std::exchange(other.fd_, -1)) {}
+      : path_(std::move(other.path_)),
+        hint_(std::move(other.hint_)),
+        waiting_(std::move(other.waiting_)),
+        fd_(std::exchange(other.fd_, -1)) {}
   AppendFile& operator=(AppendFile&& other) noexcept {
     std::swap(path_, other.path_);
     std::swap(hint_, other.hint_);
+    std::swap(waiting_, other.waiting_);
     std::swap(fd_, other.fd_);
     return *this;
   }
@@ -28,13 +32,16 @@ class AppendFile {
   // too, for devices and pipes, and where the file system has no locks.
   bool lock();
 
-  // Writes one record, in one system call if possible: a crash can damage only the last record.
+  // Writes one record, in one system call if possible: a crash can damage only the last record. After an error the
+  // record, or the rest of it, waits in memory for the next call, which writes it first: the file has no gap and no
+  // half record once there is space again. Beyond 64 MiB that wait, further records are dropped.
   void append(std::string_view record);
 
  private:
   [[noreturn]] void fail_system(const char* what) const;
 
   std::string path_, hint_;
+  std::string waiting_;  // what could not be written yet
   int fd_ = -1;
 };
 

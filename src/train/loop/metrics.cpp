@@ -24,6 +24,11 @@ nlohmann::ordered_json json_of(const std::optional<double>& number) {
   return number ? nlohmann::ordered_json(*number) : nlohmann::ordered_json();
 }
 
+template <class... T>
+void tell(fmt::format_string<T...> text, T&&... values) {
+  std::fputs(fmt::format("moewright: {}\n", fmt::format(text, std::forward<T>(values)...)).c_str(), stderr);
+}
+
 }  // namespace
 
 std::string format_step(const StepReport& r, const ReportContext& c, size_t columns) {
@@ -202,24 +207,28 @@ void RunLog::reopen_lost() {
     create_folder_of(path_);
     lines_ = std::make_unique<JsonLinesWriter>(path_);
   } catch (const Error& error) {
-    end(error);
+    tell("warning: {}; the run goes on without this file", error.what());
+    lines_.reset();
   }
 }
 
-void RunLog::end(const Error& reason) {
-  std::fputs(fmt::format("moewright: warning: {}; the run goes on without its metrics\n", reason.what()).c_str(),
-             stderr);
-  lines_.reset();
-  events_.reset();
+template <class Write>
+void RunLog::attempt(bool& is_behind, const char* key, const Write& write) {
+  try {
+    write();
+    if (std::exchange(is_behind, false)) tell("{} is written again", key);
+  } catch (const Error& error) {
+    if (std::exchange(is_behind, true)) return;
+    tell("warning: {}; the run goes on, and tries again at each step: the steps that {} lacks wait in memory",
+         error.what(), key);
+  }
 }
 
 void RunLog::write(const StepReport& report, const ReportContext& context) {
-  try {
-    if (lines_ != nullptr) write_step(*lines_, report, context, std::exchange(run_, {}));
-    if (events_ != nullptr) events_->write(report.step, step_scalars(report, context));
-  } catch (const Error& error) {
-    end(error);
-  }
+  if (lines_ != nullptr)
+    attempt(lines_behind_, "log.jsonl", [&] { write_step(*lines_, report, context, std::exchange(run_, {})); });
+  if (events_ != nullptr)
+    attempt(events_behind_, "log.tensorboard", [&] { events_->write(report.step, step_scalars(report, context)); });
 }
 
 void RunLog::write_final_validation(int64_t step, const ValidationReport& validation) {
@@ -227,12 +236,8 @@ void RunLog::write_final_validation(int64_t step, const ValidationReport& valida
   add_validation(line, "final_val_", validation);
   std::vector<Scalar> scalars;
   add_validation(scalars, validation);
-  try {
-    if (lines_ != nullptr) lines_->write(line);
-    if (events_ != nullptr) events_->write(step, scalars);
-  } catch (const Error& error) {
-    end(error);
-  }
+  if (lines_ != nullptr) attempt(lines_behind_, "log.jsonl", [&] { lines_->write(line); });
+  if (events_ != nullptr) attempt(events_behind_, "log.tensorboard", [&] { events_->write(step, scalars); });
 }
 
 }  // namespace mw

@@ -79,7 +79,8 @@ class RunLog {
   const std::string& note() const { return note_; }
   // The next line will also describe the run (docs/formats.md, `run`).
   void describe_run(nlohmann::ordered_json run) { run_ = std::move(run); }
-  // A file that cannot be written (a full disk) is given up with a warning on stderr; the run continues.
+  // A file that cannot be written (a full disk) gets a warning on stderr, and its steps later, with the first one that
+  // can be written; the run continues.
   void write(const StepReport& report, const ReportContext& context);
   // Goes on in a new log.jsonl where somebody removed the file, or its folder.
   void reopen_lost();
@@ -87,10 +88,12 @@ class RunLog {
 
  private:
   void open_lines(const std::string& path, int64_t last_step, bool branches);
-  void end(const Error& reason);
+  template <class Write>
+  void attempt(bool& is_behind, const char* key, const Write& write);
 
   std::unique_ptr<JsonLinesWriter> lines_;
   std::unique_ptr<EventFileWriter> events_;
+  bool lines_behind_ = false, events_behind_ = false;  // steps wait that could not be written
   nlohmann::ordered_json run_;
   std::string note_, path_;  // path_: of lines_
 };
