@@ -93,6 +93,16 @@ TEST(JsonLines, SetAsideKeepTheirContent) {
   }
 }
 
+// A text of the user keeps its name, so that nothing takes the metrics in its place for it.
+TEST(JsonLines, AnotherFileIsNotSetAside) {
+  const ScratchDir dir;
+  const std::string path = dir / "notes.txt";
+  write_raw(path, "a text\nof two lines\n");
+  for (const auto& move_aside : {set_lines_aside, copy_lines_aside})
+    EXPECT_TRUE(contains(error_of([&] { move_aside(path); }), "line 1 is no JSON object: a text"));
+  EXPECT_FALSE(std::filesystem::exists(path + ".1"));
+}
+
 // Devices and pipes have as many writers as like. What a shell opened for the program's output stays.
 TEST(JsonLines, LeaveOpenFilesAlone) {
   const JsonLinesWriter first("/dev/null"), second("/dev/null");

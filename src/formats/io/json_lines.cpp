@@ -84,6 +84,10 @@ std::string move_aside(const std::string& named, const char* what, const Move& m
   if (!std::filesystem::is_regular_file(named, error) || std::filesystem::file_size(named, error) == 0) return "";
   if (names_open_file(named)) return "";
   wait_for_writer(named, {});
+  {
+    const MappedFile file(named);
+    check_first_line({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()});
+  }
   const std::string path = target_of_link(named);
   std::string aside;
   for (int n = 1; aside.empty() || path_exists(aside); ++n) aside = fmt::format("{}.{}", path, n);

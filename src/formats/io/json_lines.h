@@ -42,6 +42,7 @@ TruncatedLines truncate_after_step(const std::string& path, int64_t step);
 
 // To be called before a run begins at step 1. Renames a file with lines (that which a link names): adds ".1" to its
 // name, or the first number that is free. Returns the new name; "" where there is no such file, or an empty one.
+// Errors: also for a file of something else than metrics, as above.
 std::string set_lines_aside(const std::string& path);
 // The same for a run that goes on from a checkpoint of another one, whose lines both need: the file stays, too.
 std::string copy_lines_aside(const std::string& path);
