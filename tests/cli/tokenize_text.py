@@ -109,6 +109,8 @@ pathlib.Path("hollow-talk.jsonl").write_text(json.dumps({"messages": [{"role": "
 for suffix in (".bin", ".idx"):
     pathlib.Path("talk" + suffix).unlink()
 expect(DATA, ["talk.mask already exists"], "in/c.txt", "-t", "tok", "-o", "talk")
+for folder in ("", "elsewhere/", ".", "elsewhere/.."):
+    expect(USAGE, ["names a folder", "corpus"], "in/c.txt", "-t", "tok", "-o", folder)
 expect(USAGE, ["no template \"x\"", "chatml"], "talk.jsonl", "-t", "tok", "--chat", "x", "-o", "talk2")
 expect(USAGE, ["no token <|im_end|> of the chat template chatml"], "talk.jsonl", "-t", "tok", "--chat", "chatml", "-o", "talk2")
 expect(DATA, ["c.txt: expected a file of JSON lines"], "in/c.txt", "-t", "tok", "--chat", "plain", "-o", "talk2")

@@ -85,8 +85,17 @@ class TokenizeRun {
   std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
 };
 
+// Suffixes behind a folder's name would make hidden files in it.
+void check_name(const std::string& prefix) {
+  const std::string name = std::filesystem::path(prefix).filename();
+  if (name.empty() || name == "." || name == "..")
+    fail(Exit::usage, fmt::format("--output {} names a folder, expected a prefix of .bin and .idx", prefix),
+         fmt::format("add a name, for example --output {}", (std::filesystem::path(prefix) / "corpus").native()));
+}
+
 // What is written must not be read as documents, now or when the run is taken up again.
 const std::vector<std::string>& check_apart(const std::vector<std::string>& inputs, const std::string& prefix) {
+  check_name(prefix);
   namespace fs = std::filesystem;
   const fs::path output = fs::weakly_canonical(fs::absolute(prefix)).parent_path();
   for (const std::string& input : inputs) {
