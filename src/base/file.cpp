@@ -143,7 +143,9 @@ void write_text_file_atomically(const std::string& path, const std::string& text
 
 void create_folder_of(const std::string& path) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  std::error_code error;
+  std::error_code error, ignored;  // ignored: what else is wrong shows when the file is written
+  if (path.ends_with('/') || std::filesystem::is_directory(path, ignored))
+    fail(Exit::data, fmt::format("cannot write {}: it is a folder", path), "add the name of a file in it");
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
   if (error)
     fail(Exit::data, fmt::format("cannot create the folder {} for {}: {}", folder.native(), path, error.message()),

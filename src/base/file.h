@@ -40,7 +40,7 @@ std::string read_text_file(const std::string& path, size_t limit = size_t{64} <<
 // the path; `path` is then as before.
 void write_text_file_atomically(const std::string& path, const std::string& text);
 
-// Creates the parent directories of `path` where they are missing. Errors: Exit::data naming the directory.
+// Creates the missing parent directories of a file. Errors: Exit::data naming the directory, or `path` if it is one.
 void create_folder_of(const std::string& path);
 
 // Whether this is, or links to, a device, a pipe or a socket: a rename would put a file in its place.

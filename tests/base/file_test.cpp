@@ -128,7 +128,9 @@ TEST(OutputText, WritesToWhatIsThere) {
   EXPECT_TRUE(contains(error_of([&] { write_output_text(dir / "full", "x"); }), "cannot write"));
   EXPECT_TRUE(std::filesystem::is_symlink(dir / "full"));
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
-  EXPECT_TRUE(contains(error_of([&] { write_output_text(dir / "new", "x"); }), "new"));
+  for (const char* folder : {"new", "new/", "absent/"})
+    EXPECT_TRUE(contains(error_of([&] { write_output_text(dir / folder, "x"); }), "it is a folder")) << folder;
+  EXPECT_FALSE(std::filesystem::exists(dir / "new.tmp"));
 }
 
 TEST(TextFile, WritesInTheWorkingDirectory) {

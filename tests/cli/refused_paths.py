@@ -33,11 +33,19 @@ result = run(1, "train", RUN, "train.steps=2", "log.trace=traces/new/trace.json"
 checks.expect(result.code == 0 and pathlib.Path("traces/new/trace.json").stat().st_size > 0,
               f"a trace in a new folder: exit {result.code}", result.output)
 checks.expect([p.name for p in pathlib.Path("traces/new").iterdir()] == ["trace.json"], "the trace left more than itself")
-pathlib.Path("traces/folder").mkdir()
-result = run(1, "train", RUN, "train.steps=2", "log.trace=traces/folder", "checkpoint.dir=untraced")
+result = run(1, "train", RUN, "train.steps=2", "log.trace=/dev/full", "checkpoint.dir=untraced")
 checks.expect(result.code == 0 and "there is no trace" in result.output and
               pathlib.Path("untraced/step-00000002/DONE").exists(), f"no room for a trace: exit {result.code}",
               result.output)
+# A folder in place of a file is refused before the work, and not when its result is to be written.
+pathlib.Path("folder").mkdir()
+for key in ("log.trace", "log.jsonl"):
+    for option in ([], ["--dry-run"]):
+        for folder in ("folder", "absent/"):
+            refused(f"{key}={folder} {option}", 4, "train", RUN, "train.steps=1", f"{key}={folder}", *option)
+result = run(1, "probe", "--budget", "1s", "-o", "folder")
+checks.expect(result.code == 4 and "cannot write folder: it is a folder" in result.output and "[1/" not in result.output,
+              f"probe: exit {result.code}", result.output)
 refused("validation without data", 3, "train", RUN, "train.val_every=2", "train.val_batches=1", "data.val_fraction=0")
 refused("import", 3, "import", LONG, "out")
 refused("export of nothing", 5, "export", LONG, "out")

@@ -36,11 +36,16 @@ void check_can_make(const char* key, const fs::path& folder, Exit code) {
                                : fmt::format("{} is not a folder", at.string())));
 }
 
+void check_no_folder(const char* key, const std::string& file) {
+  std::error_code error;
+  if (file.ends_with('/') || fs::is_directory(file, error)) refuse(key, Exit::data, file + ": it is a folder");
+}
+
 // Lines of an earlier run are renamed where a run begins (set_lines_aside), and continued where one resumes.
 void check_lines(const char* key, const std::string& file, bool resumes) {
+  check_no_folder(key, file);
   std::error_code error;
   const fs::path path = fs::absolute(file, error);
-  if (fs::is_directory(path, error)) refuse(key, Exit::data, file + ": it is a folder");
   const bool is_renamed = !resumes && fs::is_regular_file(path, error) && fs::file_size(path, error) > 0;
   if (is_renamed || !fs::exists(path, error)) return check_can_make(key, path.parent_path(), Exit::data);
   if (::access(path.c_str(), W_OK) != 0) refuse(key, Exit::data, fmt::format("{}: {}", file, std::strerror(errno)));
@@ -69,7 +74,10 @@ void check_outputs(const RunSpec& run) {
   if (!run.log.tensorboard.empty()) check_can_make("log.tensorboard", run.log.tensorboard, Exit::data);
   if (const std::string metrics = metrics_file(run); !metrics.empty()) check_lines("log.jsonl", metrics, resumes(run));
   // Of a trace only the folder: where its file cannot be written, the run goes on without.
-  if (!run.log.trace.empty()) check_can_make("log.trace", fs::absolute(run.log.trace).parent_path(), Exit::data);
+  if (const std::string& trace = run.log.trace; !trace.empty()) {
+    check_no_folder("log.trace", trace);
+    check_can_make("log.trace", fs::absolute(trace).parent_path(), Exit::data);
+  }
 }
 
 StartCheck check_start(const Plan& plan, const std::vector<int64_t>& data_tokens) {
