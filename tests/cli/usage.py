@@ -41,6 +41,11 @@ for arguments in (["help", "train"], ["train", "--help"]):
     checks.expect(result.code == 0 and "OVERRIDES" in result.output, f"{arguments}: exit {result.code}", result.output)
 refused(2, ["unknown command \"trian\""], "help", "trian")
 
+# Of the many .json files beside models and runs, a trace is the one that is described alone.
+pathlib.Path("config.json").write_text("{}")
+refused(4, ["config.json: the field \"traceEvents\" is missing", "of a checkpoint or a model, name the folder"], "inspect",
+        "config.json")
+
 # Options in place of keys, and what else is no run file.
 refused(2, ["unknown option \"--steps\"", "did you mean train.steps=VALUE"], "train", "run.toml", "--steps", "5")
 refused(2, ["did you mean train.steps=7"], "train", "run.toml", "--steps=7")

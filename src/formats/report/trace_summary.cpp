@@ -78,7 +78,7 @@ TraceSummary summarise_trace(std::string_view text, const std::string& where) {
   parse_json_events(text, where, 16, reader);
   if (!reader.found())
     fail(Exit::data, fmt::format("{}: the field \"traceEvents\" is missing", where),
-         "name a trace that a run writes with log.trace");
+         "name a trace that a run writes with log.trace; of a checkpoint or a model, name the folder");
   return reader.summary();
 }
 

@@ -151,7 +151,9 @@ class BpeTokenizer final : public Tokenizer {
   bool is_special(int32_t id) const override { return has(id) && tables_->special[static_cast<size_t>(id)]; }
 
   void encode(std::string_view text, std::vector<int32_t>& ids) override {
-    if (!is_utf8(text)) fail(Exit::data, "a text to tokenize is not UTF-8", "convert it to UTF-8 first");
+    if (!is_utf8(text))
+      fail(Exit::data, fmt::format("a text to tokenize is not UTF-8: \"{}\"", printable(text, 60)),
+           "convert it to UTF-8 first");
     for (const TextPart& part : tables_->raw_added.cut(text)) {
       if (part.id >= 0) {
         ids.push_back(part.id);

@@ -21,7 +21,9 @@ class SentencePieceTokenizer final : public Tokenizer {
   bool is_special(int32_t id) const override { return has(id) && model_->IsControl(id); }
 
   void encode(std::string_view text, std::vector<int32_t>& ids) override {
-    if (!is_utf8(text)) fail(Exit::data, "a text to tokenize is not UTF-8", "convert it to UTF-8 first");
+    if (!is_utf8(text))
+      fail(Exit::data, fmt::format("a text to tokenize is not UTF-8: \"{}\"", printable(text, 60)),
+           "convert it to UTF-8 first");
     std::vector<int> found;
     check(model_->Encode({text.data(), text.size()}, &found));
     ids.insert(ids.end(), found.begin(), found.end());
