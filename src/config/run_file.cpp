@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <iterator>
@@ -12,6 +14,7 @@
 #include <optional>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <variant>
 
@@ -74,15 +77,20 @@ constexpr ExpectedType kInteger = {"an integer", "write a whole number without q
 constexpr ExpectedType kNumber = {"a number", "write a number without quotes, for example 0.1 or 3e-4"};
 constexpr ExpectedType kBoolean = {"true or false", "write true or false without quotes"};
 constexpr ExpectedType kString = {"a string", "write it in double quotes"};
-constexpr ExpectedType kList = {"a list of strings",
-                                "write [\".py\", \".md\"], each item in double quotes; on a command line put single "
-                                "quotes around it all: 'key=[\".py\"]'"};
 
 [[noreturn]] void fail_type(const std::string& where, const std::string& key, const ExpectedType& expected,
                             const toml::node& node) {
   std::string got = type_of(node);
   if (node.is_string()) got += fmt::format(" \"{}\"", printable(node.as_string()->get()));
   fail(Exit::config, fmt::format("{}: {} expects {}, got {}", where, key, expected.name, got), expected.hint);
+}
+
+[[noreturn]] void fail_list(const std::string& where, const KeyRule& rule, const toml::node& node) {
+  const std::string hint = fmt::format(
+      "write [\"...\", \"...\"], each item in double quotes; on a command line put single quotes around it all: "
+      "'{}=[\"...\"]' ({})",
+      rule.key, rule.meaning);
+  fail_type(where, rule.key, {"a list of strings", hint.c_str()}, node);
 }
 
 // What no file name may hold, and what the run file written from it could not hold either.
@@ -102,9 +110,21 @@ void check_range(const KeyRule& rule, Number value, Number low, Number high, con
                    rule.meaning));
 }
 
+// On a command line an integer of more than 64 bits is text.
+bool is_too_long(const toml::node& node) {
+  if (!node.is_string()) return false;
+  const std::string& text = node.as_string()->get();
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc::result_out_of_range && end == text.data() + text.size();
+}
+
 void assign(RunSpec& run, const KeyRule& rule, const toml::node& node, const std::string& where) {
   const std::string& key = rule.key;
   if (const auto* integer = std::get_if<IntegerKey>(&rule.kind)) {
+    if (is_too_long(node))
+      check_range(rule, std::strtod(node.as_string()->get().c_str(), nullptr), static_cast<double>(integer->low),
+                  static_cast<double>(integer->high), where);
     if (!node.is_integer()) fail_type(where, key, kInteger, node);
     const int64_t value = node.as_integer()->get();
     check_range(rule, value, integer->low, integer->high, where);
@@ -138,10 +158,10 @@ void assign(RunSpec& run, const KeyRule& rule, const toml::node& node, const std
     flag->field(run) = node.as_boolean()->get();
   } else {
     const toml::array* array = node.as_array();
-    if (array == nullptr) fail_type(where, key, kList, node);
+    if (array == nullptr) fail_list(where, rule, node);
     std::vector<std::string> values;
     for (const toml::node& item : *array) {
-      if (!item.is_string()) fail_type(where, key, kList, item);
+      if (!item.is_string()) fail_list(where, rule, item);
       check_text(item.as_string()->get(), key, where);
       values.push_back(item.as_string()->get());
     }

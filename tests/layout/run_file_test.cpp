@@ -260,9 +260,12 @@ TEST(RunFile, HintsSayHowToWriteTheExpectedType) {
     const std::optional<Error> error = refusal_of([&] { parse("", {text}); });
     return error ? error->hint() : "accepted";
   };
-  EXPECT_TRUE(contains(hint("data.suffixes=[.py]"), "'key=[\".py\"]'")) << hint("data.suffixes=[.py]");
+  EXPECT_TRUE(contains(hint("data.suffixes=[.py]"), "'data.suffixes=[\"...\"]'")) << hint("data.suffixes=[.py]");
+  EXPECT_TRUE(contains(hint("train.batch_ramp=5"), "[\"100 64\", \"200 128\"]")) << hint("train.batch_ramp=5");
   EXPECT_TRUE(contains(hint("train.lr=fast"), "without quotes"));
   EXPECT_TRUE(contains(hint("train.steps=2.5"), "a whole number"));
+  EXPECT_TRUE(contains(hint("train.steps=99999999999999999999"), "set train.steps to at most"));
+  EXPECT_TRUE(contains(hint("train.steps=-99999999999999999999"), "set train.steps to at least 1"));
   EXPECT_TRUE(contains(hint("train.byte_baseline=yes"), "true or false"));
 }
 
