@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -37,6 +38,10 @@ constexpr const char* kFilesystemHint = "check the path, its permissions and the
 
 // Prints an error as every command does: what, then the hint.
 void print_error(const Error& error, const std::string& prefix);
+
+// Refuses to write over a file of another kind, which a mistaken name or a wildcard may stand for: one that is not
+// empty and does not begin with `begin`. Errors: Exit::usage, with `hint`.
+void refuse_other_file(const std::string& path, std::string_view begin, const char* kind, const char* hint);
 
 // Version and commit, for --version and for files that record where they come from.
 std::string version_text();

@@ -37,6 +37,7 @@ Request read_request(const PlanOptions& options, int64_t ranks = 0) {
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 void plot(const Request& request, const Estimate& estimate, const std::string& path) {
+  refuse_other_file(path, "<svg ", "picture", "pass another --plot FILE.svg");
   write_output_text(path, draw_plan_svg(request, estimate));
   std::fflush(stdout);
   std::fprintf(stderr, "wrote %s\n", path.c_str());

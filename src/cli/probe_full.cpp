@@ -68,6 +68,7 @@ Exit run_probe(World& world, ProbeArguments arguments) {
   const MemoryMeter memory(device);
   ProbeOptions options;
   options.output = arguments.output;
+  if (comm.rank() == 0) refuse_other_file(options.output, "{", "profile", "pass another -o FILE.json");
   options.budget_s = parse_budget(arguments.budget);
   options.memory_bytes = available_share(device, on_gpu ? ranks_on_gpu(comm, device) : local);
   comm.barrier();  // before a rank that shares the GPU takes some

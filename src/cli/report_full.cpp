@@ -1,6 +1,5 @@
 #include <cstdio>
 #include <filesystem>
-#include <string_view>
 
 #include "base/file.h"
 #include "base/text.h"
@@ -26,17 +25,6 @@ std::filesystem::path find_metrics(const std::string& path) {
   return metrics;
 }
 
-// A name that a wildcard stands for may be that of metrics.
-void refuse_other_file(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) == 0) return;
-  constexpr std::string_view kBegin = "<!DOCTYPE html>";
-  const MappedFile file(path);
-  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-  if (!text.starts_with(kBegin))
-    fail(Exit::usage, fmt::format("{} exists and is no report", printable(path)), "pass another -o FILE.html");
-}
-
 Exit run_report(const std::vector<std::string>& paths, std::string output) {
   if (paths.size() > 1 && output.empty())
     fail(Exit::usage, "a report of several runs needs a name", "pass -o FILE.html");
@@ -47,7 +35,7 @@ Exit run_report(const std::vector<std::string>& paths, std::string output) {
   for (const std::string& path : paths)
     runs.push_back({path, read_metrics(find_metrics(path).native(), paths.size() == 1 ? kLoadSamples : 1)});
   if (output.empty()) output = (find_metrics(paths[0]).parent_path() / "report.html").native();
-  refuse_other_file(output);
+  refuse_other_file(output, "<!DOCTYPE html>", "report", "pass another -o FILE.html");
   write_output_text(
       output, runs.size() == 1 ? draw_report(runs[0].history, find_metrics(paths[0]).native()) : draw_comparison(runs));
   std::printf("wrote %s\n", output.c_str());

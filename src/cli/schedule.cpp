@@ -52,6 +52,7 @@ Exit print_schedule(const ScheduleOptions& options) {
   std::fputs(draw_schedule_text(schedule, timeline).c_str(), stdout);
   std::fputs(describe_ranks(schedule, timeline, report).c_str(), stdout);
   if (options.svg.empty()) return Exit::ok;
+  refuse_other_file(options.svg, "<svg ", "picture", "pass another --svg FILE.svg");
   write_output_text(options.svg, draw_schedule_svg(schedule, timeline, report));
   std::printf("wrote %s\n", options.svg.c_str());
   return Exit::ok;

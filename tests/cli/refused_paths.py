@@ -46,6 +46,9 @@ for key in ("log.trace", "log.jsonl"):
 result = run(1, "probe", "--budget", "1s", "-o", "folder")
 checks.expect(result.code == 4 and "cannot write folder: it is a folder" in result.output and "[1/" not in result.output,
               f"probe: exit {result.code}", result.output)
+result = run(1, "probe", "--budget", "1s", "-o", RUN)
+checks.expect(result.code == 2 and f"{RUN} exists and is no profile" in result.output, f"probe over a run file: exit {result.code}",
+              result.output)
 refused("validation without data", 3, "train", RUN, "train.val_every=2", "train.val_batches=1", "data.val_fraction=0")
 refused("import", 3, "import", LONG, "out")
 refused("export of nothing", 5, "export", LONG, "out")
