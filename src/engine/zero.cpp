@@ -36,7 +36,8 @@ void WeightGathers::finish() {
 
 // One matrix at a time, so that the room for it is small.
 void WeightGathers::pack_gathered(const Parameter& p) {
-  const int64_t size = p.weights.front().n * p.weights.front().k;
+  if (p.weights.empty()) return;  // neither this rank nor its replicas hold experts of the layer
+  const int64_t size = p.matrix_elements();
   for (size_t i = 0; i < p.weights.size(); ++i) {
     const auto begin = static_cast<int64_t>(i) * size;
     Weight matrix = p.weights[i];

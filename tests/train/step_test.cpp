@@ -8,7 +8,7 @@
 
 #include "moe/forced_load.h"
 #include "support/thread_comm.h"
-#include "train/helpers.h"
+#include "train/engines.h"
 
 namespace mw::test {
 namespace {
@@ -162,6 +162,20 @@ TEST(ApplyUpdate, MovesEveryTrainedParameterAgainstItsGradient) {
     if (std::abs(gradient) < 1e-6f) continue;
     EXPECT_NEAR(moved, gradient > 0 ? -1e-3 : 1e-3, 2e-4) << p.row.name;
   }
+}
+
+// ZeRO cuts the experts of the other rank, which it packs; this one has nothing to gather.
+TEST(ApplyUpdate, LeavesOutRanksWithoutExperts) {
+  run_ranks(4, [](Comm& world, Stream&) {
+    RandomLayout layout = layout_of(2, 1, nullptr);
+    layout.run.train.dtype = DType::bf16;
+    const std::unique_ptr<Engine> blocks = trained_engine(layout, world);
+    Placements placements = *blocks->plan.placements;
+    placements.layers.back() = make_block_placement({placements.layers.back().experts(), 0});
+    layout.placements = std::make_shared<Placements>(placements);
+    const std::unique_ptr<Engine> on_one_rank = trained_engine(layout, world);
+    EXPECT_EQ(take_step(*on_one_rank, 3), take_step(*blocks, 3));
+  });
 }
 
 TEST(FindNonFinite, NamesTheTensor) {
