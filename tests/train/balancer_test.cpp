@@ -1,6 +1,8 @@
 #include "train/loop/balancer.h"
 
+#include "engine/migration.h"
 #include "support/thread_comm.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/engines.h"
 
 namespace mw::test {
@@ -98,6 +100,25 @@ TEST(Balancer, ResumesAPlacementThatFits) {
     balancer.resume(std::make_shared<Placements>(other));
     balancer.resume(nullptr);
     EXPECT_EQ(*engine->plan.placements, recorded);
+  });
+}
+
+// Of one layer every rank has slices, whose place nothing changes. The other layer's experts come back all the same.
+TEST(Balancer, ResumesAPlacementBesideSlices) {
+  const ScratchDir dir;
+  run_ranks(2, [&](Comm& world, Stream&) {
+    RandomLayout layout = balanced_layout();
+    layout.run.moe.transport = "flat,gather_tokens";
+    const std::unique_ptr<Engine> before = trained_engine(layout, world), after = make_engine(layout, world);
+    Placements moved = *before->plan.placements;
+    std::swap(moved.layers[1].homes[0], moved.layers[1].homes[5]);
+    moved.version = 8;
+    migrate_experts(*before, std::make_shared<Placements>(moved));
+    save_checkpoint(*before, dir.path(), {2, 32}, 2);
+    const CheckpointIndex index = load_checkpoint(*after, dir.path() + "/step-00000002");
+    Balancer(*after).resume(index.placements);
+    EXPECT_EQ(*after->plan.placements, moved);
+    expect_same_states(*before, *after);
   });
 }
 

@@ -201,7 +201,11 @@ std::vector<double> Balancer::take_work() {
 void Balancer::resume(const SharedPlacements& recorded) {
   const Plan& plan = engine_.plan;
   if (recorded == nullptr || plan.run.moe.balance == Balance::none) return;
-  if (can_place_experts(plan, *recorded)) migrate_experts(engine_, recorded);
+  Placements next = *recorded;
+  const std::vector<ExpertPlacement>& now = plan.placements->layers;
+  for (size_t i = 0; i < std::min(now.size(), next.layers.size()); ++i)
+    if (now[i].is_sliced()) next.layers[i] = now[i];  // a record does not say how experts are cut
+  if (can_place_experts(plan, next)) migrate_experts(engine_, std::make_shared<Placements>(std::move(next)));
 }
 
 }  // namespace mw
