@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "base/error.h"
@@ -176,7 +177,8 @@ LocalParam local_param(const ParamRow& row, const ModelSpec& model, const std::v
       local.matrices = layer_of(row, model).attention.kv_heads;
   }
   local.k = local.shape.back();
-  local.n = row.expert ? local.numel() / local.k / std::max<int64_t>(local.matrices, 1)
+  // Of experts also where this rank is home of none: it may have replicas.
+  local.n = row.expert ? std::accumulate(local.shape.begin() + 1, local.shape.end() - 1, int64_t{1}, std::multiplies())
                        : local.numel() / local.k / local.matrices;
   return local;
 }

@@ -124,6 +124,28 @@ TEST(Replicas, ComputeInProportionToSpeed) {
   });
 }
 
+// A rank where no expert has its home has the replicas of a layer alone.
+TEST(Replicas, ComputeBesideNoExperts) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    run_ranks(2, [&](Comm& world, Stream&) {
+      RandomLayout layout = layout_of(2, 0, nullptr);
+      layout.run.train.dtype = dtype;
+      layout.run.moe.replica_slots = 3;
+      Placements homes = make_block_placements(build_native_model(layout.run.native), 2);
+      for (ExpertPlacement& placement : homes.layers)
+        if (placement.experts() > 0) placement = make_block_placement({placement.experts(), 0});
+      layout.placements = std::make_shared<Placements>(homes);
+      const std::unique_ptr<Engine> plain = trained_engine(layout, world);
+      for (ExpertPlacement& placement : homes.layers)
+        for (int slot = 0; slot < 3 && placement.experts() > 0; ++slot)
+          placement.homes[static_cast<size_t>(slot)].push_back({1, slot});
+      layout.placements = std::make_shared<Placements>(homes);
+      const std::unique_ptr<Engine> engine = trained_engine(layout, world);
+      const double expected = take_step(*plain, 3);
+      EXPECT_NEAR(take_step(*engine, 3), expected, (dtype == DType::f32 ? 1e-5 : 1e-2) * expected) << name_of(dtype);
+    });
+}
+
 TEST(ShuffleExperts, FillsReplicaSlotsWithOtherExperts) {
   const ModelSpec model = build_native_model(small_run().native);  // of six experts
   const Placements next = shuffle_experts(make_block_placements(model, 3), 1, 2, 2),
