@@ -36,6 +36,11 @@ for ranks, overrides in [(2, ["mesh.ep=2"]), (4, ["mesh.ep=2", "mesh.zero=1"]), 
 # Who is missing.
 expect("missing", start([0, 2], 4, *VERIFY, MOEWRIGHT_JOIN_SECONDS=2), 8, "2 of 4 ranks did not come to localhost:")
 expect("missing", start([0, 2], 4, *VERIFY, MOEWRIGHT_JOIN_SECONDS=2), 8, "within 2 s: 1, 3")
+# Before that, the first rank of each node says what it waits for.
+expect("missing, said before", start([0], 3, *VERIFY, MOEWRIGHT_JOIN_SECONDS=4), 8,
+       "rank 0 waits for 2 of 3 ranks: 1, 2 (MASTER_ADDR=localhost, MASTER_PORT=")
+expect("no rank 0, said before", start([1], 2, *VERIFY, local=False, MOEWRIGHT_JOIN_SECONDS=4), 8,
+       "rank 1 waits for rank 0: nobody answers there (MASTER_ADDR=localhost, MASTER_PORT=")
 expect("no rank 0", start([1], 2, *VERIFY, MOEWRIGHT_JOIN_SECONDS=1), 8, "rank 1 did not reach rank 0 at MASTER_ADDR=localhost")
 expect("no such host", start([1], 2, *VERIFY, MOEWRIGHT_JOIN_SECONDS=1, MASTER_ADDR="host.invalid"), 8,
        "its name is not known")

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -11,6 +12,7 @@ namespace mw {
 namespace {
 
 constexpr double kLinkSeconds = 60;  // for all connections between ranks
+constexpr double kTrySeconds = 10;   // for one to rank 0, which a firewall may leave without an answer
 
 void sleep_a_little() { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }
 
@@ -60,13 +62,15 @@ Arrival reach_rank_zero(const JoinSpec& spec, Deadline end) {
   const RankRow node = introduce();
   hello.node = node.node;
   hello.name = node.name;
+  WaitNotice notice(spec);
   for (; seconds_until(end) > 0; sleep_a_little()) {
+    if (notice.pause() == 0) notice.say("rank 0: " + why);
     Arrival arrival;
     arrival.master = resolve(spec.host);
     if (arrival.master == 0) continue;
     check_secret(spec, arrival.master);
     why = "nobody answers there";
-    arrival.zero = connect_to(arrival.master, spec.port, seconds_until(end), -1);
+    arrival.zero = connect_to(arrival.master, spec.port, std::min(kTrySeconds, seconds_until(end)), -1);
     if (!arrival.zero.valid()) continue;
     hello.port = 0;
     const uint32_t own = local_end(arrival.zero).host;

@@ -17,8 +17,9 @@ namespace {
 constexpr double kAnswerSeconds = 10;  // for a rank to receive the answer
 
 // The address of MASTER_ADDR, as soon as the name is known.
-uint32_t find_own_address(const JoinSpec& spec, Deadline end) {
+uint32_t find_own_address(const JoinSpec& spec, Deadline end, WaitNotice& notice) {
   do {
+    if (notice.pause() == 0) notice.say("its own address: its name is not known");
     if (const uint32_t host = resolve(spec.host); host != 0) return host;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   } while (seconds_until(end) > 0);
@@ -43,13 +44,18 @@ Descriptor listen_as_rank_zero(const JoinSpec& spec, uint32_t host) {
 class Meeting {
  public:
   explicit Meeting(const JoinSpec& spec)
-      : spec_(spec), end_(after(spec.seconds)), rows_(size()), connections_(size()), here_(size(), false) {
+      : spec_(spec),
+        end_(after(spec.seconds)),
+        notice_(spec),
+        rows_(size()),
+        connections_(size()),
+        here_(size(), false) {
     rows_[0] = introduce();
     here_[0] = true;
   }
 
   JoinedRanks hold() {
-    const uint32_t master = find_own_address(spec_, end_);
+    const uint32_t master = find_own_address(spec_, end_, notice_);
     check_secret(spec_, master);
     const uint32_t host = listening_host(spec_, master);
     Guests guests(listen_as_rank_zero(spec_, host), {Purpose::join, 0, key_of(spec_), spec_.secret.has_value()});
@@ -86,10 +92,20 @@ class Meeting {
     return ranks;
   }
 
+  // Not thousands of numbers.
+  std::string describe_missing() const {
+    constexpr size_t kMost = 16;
+    const std::vector<std::string> ranks = missing();
+    const auto named = std::span(ranks).first(std::min(kMost, ranks.size()));
+    return fmt::format("{} of {} ranks: {}{}", ranks.size(), spec_.size, fmt::join(named, ", "),
+                       ranks.size() > kMost ? ", ..." : "");
+  }
+
   void wait_for_all(Guests& guests) {
     while ((!problem_.empty() || !complete()) && seconds_until(end_) > 0) {
       const bool refusing = !problem_.empty();
-      wait_readable(guests.get(), -1, std::min(seconds_until(end_), guests.pause()));
+      if (notice_.pause() == 0 && !refusing) notice_.say(describe_missing());
+      wait_readable(guests.get(), -1, std::min({seconds_until(end_), guests.pause(), std::max(0.1, notice_.pause())}));
       for (AdmittedGuest& guest : guests.admit()) receive(std::move(guest));
       if (!refusing && !problem_.empty()) end_ = std::min(end_, after(2));  // those that are about to come hear of it
     }
@@ -166,6 +182,7 @@ class Meeting {
 
   const JoinSpec& spec_;
   Deadline end_;
+  WaitNotice notice_;
   std::vector<RankRow> rows_;
   std::vector<Descriptor> connections_;
   std::vector<bool> here_;

@@ -2,6 +2,10 @@
 // both.
 #pragma once
 
+#include <algorithm>
+#include <limits>
+#include <string>
+
 #include "comm/bootstrap/join_messages.h"
 #include "comm/bootstrap/tcp_join.h"
 
@@ -29,6 +33,24 @@ uint32_t listening_host(const JoinSpec& spec, uint32_t master);
 
 // Describes the node of this process, without an address.
 RankRow introduce();
+
+// Says on stderr, once, what a rank waits for: after ten seconds, or half of the time that it has. Of the ranks of a
+// node only the first does.
+class WaitNotice {
+ public:
+  explicit WaitNotice(const JoinSpec& spec) : spec_(spec), due_(after(std::min(10.0, spec.seconds / 2))) {}
+  // Seconds until say() is to be called; 0: now.
+  double pause() const {
+    const bool says = !said_ && spec_.local_rank <= 0;
+    return says ? std::max(0.0, seconds_until(due_)) : std::numeric_limits<double>::infinity();
+  }
+  void say(const std::string& waits_for);
+
+ private:
+  const JoinSpec& spec_;
+  Deadline due_;
+  bool said_ = false;
+};
 
 // Collective. Errors: those of join_ranks().
 JoinedRanks meet_ranks(const JoinSpec& spec);      // on rank 0

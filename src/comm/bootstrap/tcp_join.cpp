@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 
@@ -51,6 +52,14 @@ uint32_t resolve(const std::string& host) {
   std::memcpy(&at, found->ai_addr, sizeof at);
   freeaddrinfo(found);
   return at.sin_addr.s_addr;
+}
+
+void WaitNotice::say(const std::string& waits_for) {
+  said_ = true;
+  std::fputs(fmt::format("moewright: rank {} waits for {} (MASTER_ADDR={}, MASTER_PORT={}; {} s at most)\n", spec_.rank,
+                         waits_for, printable(spec_.host), spec_.port, spec_.seconds)
+                 .c_str(),
+             stderr);
 }
 
 void check_secret(const JoinSpec& spec, uint32_t master) {

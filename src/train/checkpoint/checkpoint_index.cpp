@@ -251,8 +251,8 @@ CheckpointIndex read_checkpoint_index(const std::string& folder) {
   }
   const std::string checksum = xxh3_hex(std::as_bytes(std::span(source)));
   if (done != checksum + "\n")
-    refuse_index(where,
-                 fmt::format("its checksum is {}, DONE says {}", checksum, printable(done.substr(0, done.find('\n')))));
+    refuse_index(where, fmt::format("its checksum is {}, DONE says \"{}\"", checksum,
+                                    printable(done.substr(0, done.find('\n')))));
   return parse_checkpoint_index(source, where);
 }
 
