@@ -378,6 +378,7 @@ std::string print_run(RunSpec run, bool comments) {
     const std::string group = rule.key.substr(0, dot);
     if (group == "model" && !run.hf_dir.empty()) continue;
     if (comments && group == "debug") continue;
+    if (comments && group == "model" && !run.native.preset.empty() && rule.key != "model.preset") continue;
     if (group != section) out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", group);
     section = group;
     const std::string line = fmt::format("{} = {}", rule.key.substr(dot + 1), value_text(rule, run));

@@ -56,6 +56,8 @@ dry_run(1, 5, ["run.toml is not a folder"], "checkpoint.dir=run.toml/a")
 dry_run(1, 4, ["run.toml is not a folder"], "log.jsonl=run.toml/a/metrics.jsonl")
 pathlib.Path("folder").mkdir()
 dry_run(1, 4, ["log.jsonl: cannot write folder: it is a folder"], "log.jsonl=folder")
+pathlib.Path("notes.txt").write_text("not metrics\n")
+dry_run(1, 4, ['log.jsonl = "notes.txt": line 1 is no JSON object: not metrics'], "log.jsonl=notes.txt")
 result = run(1, "train", "run.toml", *outputs("run"), "log.jsonl=folder")
 checks.expect(result.code == 4 and "log.jsonl: cannot write folder" in result.output and "step 1/" not in result.output,
               f"log.jsonl: exit {result.code}", result.output)

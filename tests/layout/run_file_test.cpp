@@ -90,6 +90,16 @@ TEST(RunFile, EmptyAndCommentedFilesAreTheDefaults) {
   }
 }
 
+// The other keys of [model] must be absent there.
+TEST(RunFile, ACommentedFileOfAPresetNamesItAlone) {
+  RunSpec run;
+  run.native.preset = "mixtral-8x7b";
+  const std::string text = commented_run_file(run);
+  EXPECT_TRUE(contains(text, "preset = \"mixtral-8x7b\"")) << text;
+  EXPECT_FALSE(contains(text, "expert_width = ") || contains(text, "vocab = ")) << text;
+  EXPECT_EQ(to_toml(parse(text)), to_toml(run));
+}
+
 TEST(RunFile, RealsKeepTheirValue) {
   for (const char* value : {"0.1", "3e-4", "1e-8", "0.30000000000000004", "5e-324", "1", "10"}) {
     const RunSpec run = parse("", {std::string("train.lr=") + value});

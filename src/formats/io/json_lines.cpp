@@ -77,6 +77,10 @@ bool names_open_file(const std::string& path) {
   return is_of_system(path) || is_of_system(std::filesystem::read_symlink(path, none).native());
 }
 
+std::string_view text_of(const MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
 // Renames or copies a file with lines.
 template <class Move>
 std::string move_aside(const std::string& named, const char* what, const Move& move) {
@@ -84,10 +88,7 @@ std::string move_aside(const std::string& named, const char* what, const Move& m
   if (!std::filesystem::is_regular_file(named, error) || std::filesystem::file_size(named, error) == 0) return "";
   if (names_open_file(named)) return "";
   wait_for_writer(named, {});
-  {
-    const MappedFile file(named);
-    check_first_line({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()});
-  }
+  check_lines(named);
   const std::string path = target_of_link(named);
   std::string aside;
   for (int n = 1; aside.empty() || path_exists(aside); ++n) aside = fmt::format("{}.{}", path, n);
@@ -118,6 +119,11 @@ void wait_for_writer(const std::string& path, std::chrono::milliseconds patience
   }
 }
 
+void check_lines(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error)) check_first_line(text_of(MappedFile(path)));
+}
+
 TruncatedLines truncate_after_step(const std::string& path, int64_t step) {
   TruncatedLines result;
   std::error_code error;
@@ -127,7 +133,7 @@ TruncatedLines truncate_after_step(const std::string& path, int64_t step) {
   bool is_whole = true;
   {
     const MappedFile file(path);
-    const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+    const std::string_view text = text_of(file);
     check_first_line(text);
     size = cut = text.size();
     is_whole = text.empty() || text.back() == '\n';

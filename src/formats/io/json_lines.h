@@ -33,16 +33,18 @@ struct TruncatedLines {
 // Waits until no other process writes the file, which may be about to exit. Errors: as above, when one still does.
 void wait_for_writer(const std::string& path, std::chrono::milliseconds patience);
 
+// Refuses a file of something else than metrics: one whose first line is broken, but not cut. Errors: as above.
+void check_lines(const std::string& path);
+
 // To be called before a run resumes at `step`. Goes back from the end of the file to the last line whose "step" is at
 // most `step`, and cuts the file off at the first line behind it that is broken or has a larger step: the time that it
 // takes does not depend on the length of the file. Completes a last line that only lacks its newline. A missing file
-// counts as empty, and so do devices, pipes and names of open files (/dev/stdout). Errors: also for a first line that
-// is broken, but not cut: the file holds something else than metrics, and stays as it is.
+// counts as empty, and so do devices, pipes and names of open files (/dev/stdout). Errors: also those of check_lines().
 TruncatedLines truncate_after_step(const std::string& path, int64_t step);
 
 // To be called before a run begins at step 1. Renames a file with lines (that which a link names): adds ".1" to its
 // name, or the first number that is free. Returns the new name; "" where there is no such file, or an empty one.
-// Errors: also for a file of something else than metrics, as above.
+// Errors: also those of check_lines().
 std::string set_lines_aside(const std::string& path);
 // The same for a run that goes on from a checkpoint of another one, whose lines both need: the file stays, too.
 std::string copy_lines_aside(const std::string& path);

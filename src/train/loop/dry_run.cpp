@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "config/batch_ramp.h"
+#include "formats/io/json_lines.h"
 #include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/checkpoint_reader.h"
 #include "train/loop/run_before.h"
@@ -41,11 +42,20 @@ void check_no_folder(const char* key, const std::string& file) {
   if (file.ends_with('/') || fs::is_directory(file, error)) refuse(key, Exit::data, file + ": it is a folder");
 }
 
+void check_content(const char* key, const std::string& file) {
+  try {
+    check_lines(file);
+  } catch (const Error& error) {
+    fail(error.code(), fmt::format("{} = \"{}\": {}", key, file, error.what()), error.hint());
+  }
+}
+
 // Lines of an earlier run are renamed where a run begins (set_lines_aside), and continued where one resumes.
-void check_lines(const char* key, const std::string& file, bool resumes) {
+void check_metrics(const char* key, const std::string& file, bool resumes) {
   check_no_folder(key, file);
   std::error_code error;
   const fs::path path = fs::absolute(file, error);
+  if (::access(path.c_str(), R_OK) == 0) check_content(key, file);
   const bool is_renamed = !resumes && fs::is_regular_file(path, error) && fs::file_size(path, error) > 0;
   if (is_renamed || !fs::exists(path, error)) return check_can_make(key, path.parent_path(), Exit::data);
   if (::access(path.c_str(), W_OK) != 0) refuse(key, Exit::data, fmt::format("{}: {}", file, std::strerror(errno)));
@@ -72,7 +82,8 @@ std::string describe_disk(const CheckpointSpec& checkpoint, const DiskNeed& disk
 void check_outputs(const RunSpec& run) {
   if (!run.checkpoint.dir.empty()) check_can_make("checkpoint.dir", run.checkpoint.dir, Exit::checkpoint);
   if (!run.log.tensorboard.empty()) check_can_make("log.tensorboard", run.log.tensorboard, Exit::data);
-  if (const std::string metrics = metrics_file(run); !metrics.empty()) check_lines("log.jsonl", metrics, resumes(run));
+  if (const std::string metrics = metrics_file(run); !metrics.empty())
+    check_metrics("log.jsonl", metrics, resumes(run));
   // Of a trace only the folder: where its file cannot be written, the run goes on without.
   if (const std::string& trace = run.log.trace; !trace.empty()) {
     check_no_folder("log.trace", trace);
