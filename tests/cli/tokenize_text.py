@@ -105,6 +105,9 @@ pathlib.Path("hollow.jsonl").write_text("".join(json.dumps({"messages": messages
     [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "cd"}], [{"role": "user", "content": ""}])))
 expect(0, ["3 of 5 tokens count in the loss"], "hollow.jsonl", "-t", "tok", "--chat", "plain", "-o", "hollow")
 checks.expect(pathlib.Path("hollow.mask").read_bytes() == bytes([0, 0, 1, 1, 1]), "the mask of an empty conversation")
+pathlib.Path("asked.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": "ab"}]}) + "\n")
+expect(0, ["0 of 3 tokens count in the loss", "no message of the role assistant counts"], "asked.jsonl", "-t", "tok", "--chat",
+       "plain", "-o", "asked")
 pathlib.Path("hollow-talk.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": ""}]}) + "\n")
 for suffix in (".bin", ".idx"):
     pathlib.Path("talk" + suffix).unlink()

@@ -64,6 +64,9 @@ checks.expect(abs(loss_few * n_few + loss_rest * n_rest - loss * n) < 1e-5 * los
               f"{loss_few} x {n_few} + {loss_rest} x {n_rest} is not {loss} x {n}")
 
 checks.expect(expected[1] == 49, f"validation counts {expected[1]} labels")
+result = run(1, "train", "run.toml", *COMMON, "data.path=all", "data.val_path=none", *outputs("unlabelled"))
+checks.expect(result.code == 0 and "validation after step 3: no loss: none of the labels counts" in result.output,
+              f"validation without labels: exit {result.code}", result.output)
 for name, ranks, *overrides in (("micro", 1, "train.micro_batches=8"), ("dp", 2, "train.micro_batches=8"),
                                 ("ep", 2, "mesh.ep=2", "train.micro_batches=4"), ("tp", 2, "mesh.tp=2", "train.micro_batches=4"),
                                 ("pp", 2, "mesh.pp=2", "train.micro_batches=8", "mesh.zero=0")):

@@ -12,6 +12,7 @@
 namespace mw {
 
 std::string describe(const ValidationResult& result) {
+  if (result.all.labels == 0) return "no loss: none of the labels counts, by the loss mask (.mask) of the data";
   const auto text_of = [](const SourceLoss& source) { return source.loss ? fmt::format("{:.4f}", *source.loss) : "-"; };
   std::string text = fmt::format("loss {} over {} labels", text_of(result.all), result.all.labels);
   if (result.all.bits_per_byte > 0) text += fmt::format(", {:.3f} bits per byte", result.all.bits_per_byte);
