@@ -68,10 +68,10 @@ Exit run_tokenize(TokenizeJob job) {
   if (p.replaced_bytes > 0)
     std::printf("warning: %lld bytes were not valid UTF-8 and were replaced by U+FFFD\n",
                 static_cast<long long>(p.replaced_bytes));
-  if (!job.chat.empty() && p.resumed_bytes == 0)
+  if (!job.chat.empty() && p.in_loss >= 0)
     std::printf("%lld of %lld tokens count in the loss, by %s.mask\n", static_cast<long long>(p.in_loss),
                 static_cast<long long>(p.tokens), job.prefix.c_str());
-  if (!job.chat.empty() && p.resumed_bytes == 0 && p.in_loss == 0)
+  if (!job.chat.empty() && p.in_loss == 0)
     std::printf("warning: training on this data alone has no loss: no message of the role assistant counts\n");
   std::printf("wrote %s.bin and .idx: %lld %s tokens in %lld documents, from %s in %s\n", job.prefix.c_str(),
               static_cast<long long>(p.tokens), result.token_type.c_str(), static_cast<long long>(p.documents),

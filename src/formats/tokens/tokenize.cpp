@@ -147,6 +147,7 @@ TokenizeRun::TokenizeRun(const TokenizeJob& job)
     dataset_ = std::make_unique<GrowingDataset>(job.prefix, type_, state_.mark);
     progress_.resumed_bytes = state_.consumed;
     progress_.replaced_bytes = state_.replaced_bytes;
+    progress_.in_loss = state_.in_loss;
   } else {
     ::unlink(state_path_.c_str());
     dataset_ = std::make_unique<GrowingDataset>(job.prefix, type_, form_ != nullptr);
@@ -200,9 +201,10 @@ void TokenizeRun::write(const EncodedBlock& block) {
   state_.place = block.end;
   state_.consumed = block.consumed;
   state_.replaced_bytes += block.replaced_bytes;
+  if (state_.in_loss >= 0) state_.in_loss += std::count(block.mask.begin(), block.mask.end(), 1);
   progress_.bytes = block.consumed;
   progress_.replaced_bytes = state_.replaced_bytes;
-  progress_.in_loss += std::count(block.mask.begin(), block.mask.end(), 1);
+  progress_.in_loss = state_.in_loss;
   progress_.documents = dataset_->documents();
   progress_.tokens = dataset_->tokens();
   if (std::chrono::duration<double>(std::chrono::steady_clock::now() - saved_).count() >= job_.save_seconds) save();

@@ -12,7 +12,7 @@ struct TokenizeProgress {
   int64_t bytes = 0, total_bytes = 0;  // of the input files as stored (compressed or not)
   int64_t resumed_bytes = 0;           // the part of `bytes` done by earlier runs
   int64_t documents = 0, tokens = 0;   // in the dataset
-  int64_t in_loss = 0;                 // in this run, with a chat template: tokens that count in the loss
+  int64_t in_loss = 0;                 // of the dataset, with a chat template: tokens that count; -1: not known
   int64_t replaced_bytes = 0;          // of the inputs: bytes that were not UTF-8
 };
 

@@ -70,19 +70,20 @@ std::vector<TokenizeSettings::Input> describe_inputs(const std::vector<std::stri
 }
 
 void write_tokenize_state(const std::string& path, const TokenizeSettings& settings, const TokenizeState& state) {
-  const ordered_json file = {{"format", kFormat},
-                             {"version", kVersion},
-                             {"settings", settings_json(settings)},
-                             {"input", state.place.input},
-                             {"offset", state.place.offset},
-                             {"line", state.place.line},
-                             {"consumed", state.consumed},
-                             {"replaced_bytes", state.replaced_bytes},
-                             {"documents", state.mark.documents},
-                             {"bin_bytes", state.mark.bytes},
-                             {"bin_xxh3", state.mark.bin_xxh3},
-                             {"lengths_xxh3", state.mark.lengths_xxh3},
-                             {"mask_xxh3", state.mark.mask_xxh3}};
+  ordered_json file = {{"format", kFormat},
+                       {"version", kVersion},
+                       {"settings", settings_json(settings)},
+                       {"input", state.place.input},
+                       {"offset", state.place.offset},
+                       {"line", state.place.line},
+                       {"consumed", state.consumed},
+                       {"replaced_bytes", state.replaced_bytes},
+                       {"documents", state.mark.documents},
+                       {"bin_bytes", state.mark.bytes},
+                       {"bin_xxh3", state.mark.bin_xxh3},
+                       {"lengths_xxh3", state.mark.lengths_xxh3},
+                       {"mask_xxh3", state.mark.mask_xxh3}};
+  if (state.in_loss >= 0) file["in_loss"] = state.in_loss;
   write_text_file_atomically(path, file.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
 }
 
@@ -107,6 +108,7 @@ TokenizeState read_tokenize_state(const std::string& path, const TokenizeSetting
   state.place = {count(file, "input", path), count(file, "offset", path), count(file, "line", path)};
   state.consumed = count(file, "consumed", path);
   if (file.contains("replaced_bytes")) state.replaced_bytes = count(file, "replaced_bytes", path);  // older runs: none
+  state.in_loss = file.contains("in_loss") ? count(file, "in_loss", path) : -1;
   state.mark = {count(file, "documents", path), count(file, "bin_bytes", path), text(file, "bin_xxh3", path),
                 text(file, "lengths_xxh3", path), text(file, "mask_xxh3", path)};
   const bool last = state.place.input == std::ssize(settings.inputs);

@@ -26,6 +26,7 @@ struct TokenizeState {
   DatasetMark mark;
   int64_t consumed = 0;        // bytes of the input files
   int64_t replaced_bytes = 0;  // that were not UTF-8
+  int64_t in_loss = 0;         // tokens that count in the loss; -1: not known, where an older version began
 };
 
 // Sizes and modification times of the files. Errors: Exit::data.
