@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <ctime>
@@ -203,12 +204,16 @@ TEST(TcpLinks, TheExitCodeOfARankThatEndsTheJobReachesTheOthers) {
 TEST(TcpLinks, WaitingCostsTheSameHoweverManyLinksThereAre) {
   const auto cost = [](int others) {
     const Many many = make_many_links(others);
-    const double begin = cpu_seconds();
-    for (int i = 0; i < 1000; ++i) many.zero->check();
-    return cpu_seconds() - begin;
+    double best = 1e9;  // of some rounds: what else the machine does lengthens others
+    for (int round = 0; round < 5; ++round) {
+      const double begin = cpu_seconds();
+      for (int i = 0; i < 200; ++i) many.zero->check();
+      best = std::min(best, cpu_seconds() - begin);
+    }
+    return best;
   };
   const double few = cost(1), all = cost(1000);
-  EXPECT_LT(all, 10 * few + 0.01) << few << " s with one link";
+  EXPECT_LT(all, 10 * few + 0.002) << few << " s with one link";
 }
 
 // More ranks than one look at the links returns.
