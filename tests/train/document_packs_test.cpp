@@ -1,6 +1,9 @@
 // Samples of whole documents.
 #include "train/data/document_packs.h"
 
+#include <sys/resource.h>
+
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <numeric>
@@ -8,6 +11,7 @@
 #include <set>
 
 #include "formats/tokens/megatron.h"
+#include "formats/tokens/token_shard.h"
 #include "support/token_writers.h"
 #include "train/data/data.h"
 #include "train/helpers.h"
@@ -77,6 +81,33 @@ TEST(DocumentPacks, LeaveLittleRoom) {
     write_documents(dir / "d", random_lengths(2000, most, 3));
     EXPECT_LT(DocumentPacks(MegatronDataset(dir / "d"), 512).padding(), padding) << most;
   }
+}
+
+// However many tokens shards have, they are looked at a piece at a time.
+TEST(DocumentPacks, OfShardsNeedLittleMemory) {
+  constexpr int32_t kTokens = 1 << 26;
+  constexpr size_t kRoom = size_t{64} << 20;  // bytes: a quarter of what all tokens take
+  const ScratchDir dir;
+  const std::string path = dir / "t.bin";
+  write_token_shard(path, Tokens{50256});
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(8)
+      .write(reinterpret_cast<const char*>(&kTokens), sizeof kTokens);
+  std::filesystem::resize_file(path, kTokenShardHeaderSize + size_t{2} * kTokens);
+  JoinedShards shards({path});
+  shards.cut_documents();
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  size_t kib = 0;
+  while (status >> word && word != "VmData:") continue;
+  ASSERT_TRUE(status >> kib);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_DATA, &before), 0);
+  rlimit limit = before;
+  limit.rlim_cur = std::min<rlim_t>(before.rlim_max, (kib << 10) + kRoom);
+  ASSERT_EQ(setrlimit(RLIMIT_DATA, &limit), 0);
+  EXPECT_NO_THROW(EXPECT_EQ(DocumentPacks(shards, 1 << 16).samples(), 1 << 10));
+  EXPECT_EQ(setrlimit(RLIMIT_DATA, &before), 0);
 }
 
 struct Sample {

@@ -32,12 +32,17 @@ std::vector<std::string> match_pattern(const std::string& pattern) {
   return paths;
 }
 
+// Of tokens [first, first + count), as many in memory at a time as a piece has.
 std::vector<int64_t> positions_of(int64_t token, const TokenSource& source, int64_t first, int64_t count) {
-  std::vector<int32_t> tokens(static_cast<size_t>(count));
-  source.read(first, tokens);
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  std::vector<int32_t> tokens;
   std::vector<int64_t> positions;
-  for (auto at = tokens.begin(); (at = std::find(at, tokens.end(), token)) != tokens.end(); ++at)
-    positions.push_back(first + (at - tokens.begin()));
+  for (const int64_t end = first + count; first < end; first += kPiece) {
+    tokens.resize(static_cast<size_t>(std::min(kPiece, end - first)));
+    source.read(first, tokens);
+    for (auto at = tokens.begin(); (at = std::find(at, tokens.end(), token)) != tokens.end(); ++at)
+      positions.push_back(first + (at - tokens.begin()));
+  }
   return positions;
 }
 
@@ -146,6 +151,7 @@ void JoinedShards::cut_documents(int64_t token) {
 
 std::vector<int64_t> JoinedShards::document_begins(int64_t first, int64_t count) const {
   if (document_token_ < 0) return TokenSource::document_begins(first, count);
+  check_range(first, static_cast<size_t>(count));
   return positions_of(document_token_, *this, first, count);
 }
 
