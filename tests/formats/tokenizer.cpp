@@ -78,6 +78,22 @@ TEST(AddedTokens, CutsAtTheLongestAndTakesWhiteSpaceAlong) {
   EXPECT_EQ(cut(""), "");
 }
 
+// As Hugging Face's tokenizers find them.
+TEST(AddedTokens, FindsThoseInWhiteSpaceThatOthersTake) {
+  const auto cut = [](std::vector<AddedToken> tokens, std::string_view text) {
+    std::vector<int32_t> ids;  // -1: text
+    for (const TextPart& part : AddedTokenFinder(std::move(tokens)).cut(text)) ids.push_back(part.id);
+    return ids;
+  };
+  using Ids = std::vector<int32_t>;
+  const AddedToken mask{1, "<m>", false, true, false}, lines{2, "\n\n", false, false, false};
+  EXPECT_EQ(cut({mask, lines}, "<m>\n\nx"), (Ids{1, 2, -1}));
+  EXPECT_EQ(cut({mask, lines}, "<m>\n\n"), (Ids{1, 2}));
+  EXPECT_EQ(cut({mask, lines}, "<m>\n\n  x"), (Ids{1, 2, -1}));
+  EXPECT_EQ(cut({{1, " <a>", false, true, false}, {2, "<a>", false, false, false}}, " <a> <a>"), (Ids{1, 1}));
+  EXPECT_EQ(cut({{1, "  ", true, true, false}}, "      x"), (Ids{1, -1}));  // nothing is left for the others
+}
+
 TEST(BpeTokenizer, EncodesWordsAndSpecialTokensAndDecodesThem) {
   const nlohmann::json file = small_tokenizer({{"a", "b"}, {"Ġ", "ab"}, {"ab", "c"}});
   EXPECT_EQ(encode(file, "ab abc<end>"), (std::vector<int32_t>{256, 257, 'c', 1000}));

@@ -63,11 +63,8 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view rest) const {
 
 std::vector<TextPart> AddedTokenFinder::cut(std::string_view text) const {
   std::vector<TextPart> parts;
-  size_t done = 0;  // what lies before is in parts
-  const auto add = [&](size_t end, int32_t id) {
-    if (end > done) parts.push_back({text.substr(done, end - done), id});
-    done = std::max(done, end);
-  };
+  size_t done = 0;        // what lies before is in parts
+  size_t spaces_end = 0;  // of the last white space that a token took
   for (size_t at = 0; at < text.size();) {
     const AddedToken* token = longest_at(text.substr(at));
     if (token == nullptr) {
@@ -75,14 +72,16 @@ std::vector<TextPart> AddedTokenFinder::cut(std::string_view text) const {
       continue;
     }
     const size_t end = at + token->content.size();
-    if (at >= done) {  // else the white space that the last one took reaches into it
-      const size_t left = token->strip_left ? spaces_at_end(text.substr(done, at - done)) : 0;
-      add(at - left, -1);
-      add(end + (token->strip_right ? spaces_at_start(text.substr(end)) : 0), token->id);
-    }
+    // A token within the white space that the last one took is found all the same, and its end ends that one's.
+    size_t begin = at;
+    if (token->strip_left) begin = at > done ? at - spaces_at_end(text.substr(done, at - done)) : done;
+    if (begin > done) parts.push_back({text.substr(done, begin - done), -1});
+    if (token->strip_right && end > spaces_end) spaces_end = end + spaces_at_start(text.substr(end));
+    done = token->strip_right ? spaces_end : end;
+    if (done > begin) parts.push_back({text.substr(begin, done - begin), token->id});
     at = end;
   }
-  add(text.size(), -1);
+  if (done < text.size()) parts.push_back({text.substr(done), -1});
   return parts;
 }
 
