@@ -116,6 +116,31 @@ TEST(BpeTokenizer, EncodesWordsAndSpecialTokensAndDecodesThem) {
   EXPECT_TRUE(contains(error_of([&] { tokenizer->decode(std::vector<int32_t>{-1}); }), "no token -1"));
 }
 
+// Hugging Face's tokenizers pass over an empty match where another one ends: the text after "b" joins "b".
+TEST(BpeTokenizer, AnEmptyMatchBehindAnotherIsNone) {
+  nlohmann::json file = small_tokenizer({{"b", "a"}, {"a", "b"}});
+  file["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Split"}, {"pattern", {{"Regex", "b*"}}}, {"behavior", "MergedWithNext"}, {"invert", false}},
+        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  EXPECT_EQ(encode(file, "abac"), (std::vector<int32_t>{'a', 256, 'c'}));
+  EXPECT_EQ(encode(file, "ébé"), (std::vector<int32_t>{0xc3, 0xa9, 'b', 0xc3, 0xa9}));
+}
+
+// A circled ideograph is no letter of the script Han, though only texts in Han use it.
+TEST(BpeTokenizer, AScriptHasItsOwnCharactersAlone) {
+  for (const char* han : {R"(\p{Han})", R"([\p{Han}])", R"(\P{^Han})", R"([^\P{Han}])"}) {
+    nlohmann::json file = small_tokenizer({});
+    file["pre_tokenizer"] = {
+        {"type", "Sequence"},
+        {"pretokenizers",
+         {{{"type", "Split"}, {"pattern", {{"Regex", han}}}, {"behavior", "Removed"}, {"invert", false}},
+          {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+    EXPECT_EQ(encode(file, "a\u4e00\u32aa"), (std::vector<int32_t>{'a', 0xe3, 0x8a, 0xaa})) << han;
+  }
+}
+
 TEST(BpeTokenizer, AWordThatIsATokenIsNotMergedWhereTheFileSaysSo) {
   nlohmann::json file = small_tokenizer({{"b", "c"}, {"a", "b"}});
   file["model"]["vocab"]["abc"] = 300;

@@ -15,6 +15,31 @@ constexpr std::string_view kSpaces =
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
+struct FreeCode {
+  void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+};
+
+bool is_script(std::string_view name) {
+  const std::string pattern = fmt::format("\\p{{sc:{}}}", name);
+  int error = 0;
+  size_t at = 0;
+  const std::unique_ptr<pcre2_code, FreeCode> code(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF, &error, &at, nullptr));
+  return code != nullptr;
+}
+
+// "{Name}" or "{^Name}" at the start of `text`, "" where there is none. By the name of a script alone PCRE2 also means
+// characters that other scripts use with it.
+std::string property_at(std::string_view text, size_t& size) {
+  const size_t close = text.find('}');
+  size = text.empty() || text.front() != '{' || close == std::string_view::npos ? 0 : close + 1;
+  if (size == 0) return "";
+  std::string_view name = text.substr(1, close - 1);
+  const bool is_negated = !name.empty() && name.front() == '^';
+  if (is_negated) name.remove_prefix(1);
+  return fmt::format("{{{}{}{}}}", is_negated ? "^" : "", is_script(name) ? "sc:" : "", name);
+}
+
 // The pattern as PCRE2 has to see it to mean the same. Escapes that mean other things to other libraries (\w, \b,
 // \h) are refused.
 std::string translate(std::string_view pattern, const std::string& where) {
@@ -32,6 +57,11 @@ std::string translate(std::string_view pattern, const std::string& where) {
              fmt::format("{}: \\{} in the pattern \"{}\" is not supported yet", where, next, printable(pattern, 200)),
              "replace it by an explicit set of characters: regex libraries disagree about its meaning");
       else out += {c, next};
+      if (next == 'p' || next == 'P') {
+        size_t size = 0;
+        out += property_at(pattern.substr(i + 1), size);
+        i += size;
+      }
       continue;
     }
     if (in_set && (c == '[' || pattern.substr(i, 2) == "&&"))
@@ -103,11 +133,9 @@ void Regex::find_all(std::string_view text, std::vector<TextSpan>& spans) const 
     return pcre2_match(program_->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK | options, data.get(),
                        program_->limits);
   };
-  bool after_empty = false;  // an empty match stood here: look for another one, or go on by a character
   for (size_t from = 0; from <= text.size();) {
-    const uint32_t options = after_empty ? PCRE2_NOTEMPTY_ATSTART : 0;
-    int found = match(from, options);
-    if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = match(from, options | PCRE2_NO_JIT);
+    int found = match(from, 0);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = match(from, PCRE2_NO_JIT);
     if (found == PCRE2_ERROR_NOMATCH) return;
     if (found < 0)
       fail(Exit::data,
@@ -118,8 +146,13 @@ void Regex::find_all(std::string_view text, std::vector<TextSpan>& spans) const 
     if (span[0] > span[1])  // \K in a look-ahead can do this
       fail(Exit::data, fmt::format("{}: the pattern matched a range that ends before it begins", program_->where),
            "remove \\K from look-around assertions of the pattern");
+    // An empty match where the last one ended is none: the next one begins a character later.
+    if (span[0] == span[1] && !spans.empty() && spans.back().end == span[0]) {
+      if (from < text.size()) next_code_point(text, from);
+      else ++from;
+      continue;
+    }
     spans.push_back({span[0], span[1]});
-    after_empty = span[0] == span[1];
     from = span[1];
   }
 }
