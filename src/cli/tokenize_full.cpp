@@ -1,10 +1,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <thread>
 
+#include "base/host.h"
 #include "base/text.h"
 #include "cli/run_commands.h"
 #include "formats/tokens/chat.h"
@@ -13,8 +13,6 @@
 namespace mw {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // One line that moves on a terminal; elsewhere a line every ten seconds.
 class ProgressLine {
  public:
@@ -22,17 +20,16 @@ class ProgressLine {
     if (terminal_) std::fputs("\x1b[K", stderr);
   }
   void show(const TokenizeProgress& progress) {
-    const Clock::time_point now = Clock::now();
-    if (now - shown_ < (terminal_ ? std::chrono::milliseconds(200) : std::chrono::seconds(10))) return;
+    const double now = now_seconds();
+    if (now - shown_ < (terminal_ ? 0.2 : 10.0)) return;
     shown_ = now;
     std::fputs((text(progress, now) + (terminal_ ? "\x1b[K\r" : "\n")).c_str(), stderr);
   }
 
  private:
-  std::string text(const TokenizeProgress& p, Clock::time_point now) const {
-    const double seconds = std::chrono::duration<double>(now - begin_).count();
+  std::string text(const TokenizeProgress& p, double now) const {
     const auto done = static_cast<double>(p.bytes - p.resumed_bytes);
-    const double rate = done / std::max(seconds, 1e-9);
+    const double rate = done / std::max(now - begin_, 1e-9);
     return fmt::format("{} of {} ({:.0f} %) | {} documents | {} tokens | {}/s | eta {}", format_bytes(p.bytes),
                        format_bytes(p.total_bytes),
                        100.0 * static_cast<double>(p.bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)),
@@ -42,7 +39,7 @@ class ProgressLine {
   }
 
   const bool terminal_ = ::isatty(STDERR_FILENO) == 1;
-  Clock::time_point begin_ = Clock::now(), shown_ = begin_;
+  double begin_ = now_seconds(), shown_ = begin_;
 };
 
 std::string describe_chat_templates() {
@@ -54,14 +51,14 @@ std::string describe_chat_templates() {
 
 Exit run_tokenize(TokenizeJob job) {
   if (job.threads == 0) job.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  const Clock::time_point begin = Clock::now();
+  const double begin = now_seconds();
   const TokenizeResult result = [&] {
     ProgressLine line;
     job.report = [&](const TokenizeProgress& progress) { line.show(progress); };
     job.warn = [](const std::string& text) { std::fputs(("warning: " + text + "\n").c_str(), stderr); };
     return tokenize(job);
   }();
-  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  const double seconds = now_seconds() - begin;
   const TokenizeProgress& p = result.progress;
   std::printf("%s\n", result.tokenizer.c_str());
   if (p.resumed_bytes > 0) std::printf("resumed after %s of the input\n", format_bytes(p.resumed_bytes).c_str());

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/host.h"
 #include "comm/cores.h"
 
 namespace mw {
@@ -63,7 +64,7 @@ std::vector<double> parse_busy_seconds(const std::string& stat, double ticks_per
 
 CpuTimes read_cpu_times() {
   CpuTimes times;
-  times.at = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  times.at = now_seconds();
   times.own = own_cpu_seconds();
   try {
     times.busy = parse_busy_seconds(read_text_file("/proc/stat"), static_cast<double>(::sysconf(_SC_CLK_TCK)));

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <optional>
 #include <set>
 #include <tuple>
 
 #include "base/error.h"
+#include "base/host.h"
 #include "config/batch_ramp.h"
 #include "layout/divided.h"
 #include "layout/plan.h"
@@ -181,10 +181,6 @@ bool are_twins(const Weighed& a, const Weighed& b) {
   Layout moved = a.layout;
   moved.placement = b.layout.placement;
   return a.seconds == b.seconds && a.needed == b.needed && moved == b.layout;
-}
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 }  // namespace
@@ -411,16 +407,16 @@ static void check_countable(const Request& request) {
 SearchResult search(const Request& request, int simulated) {
   check_countable(request);
   check_offload(request.run, request.profile);
-  auto begin = std::chrono::steady_clock::now();
+  double begin = now_seconds();
   const std::vector<Layout> layouts = layouts_of(request);
   if (layouts.empty()) fail_without_layouts(request);
   SearchResult result;
   result.layouts = std::ssize(layouts);
   result.weighed = weigh(request, layouts);
   std::stable_sort(result.weighed.begin(), result.weighed.end(), faster);
-  result.closed_form_s = seconds_since(begin);
+  result.closed_form_s = now_seconds() - begin;
 
-  begin = std::chrono::steady_clock::now();
+  begin = now_seconds();
   std::vector<Weighed> chosen;
   std::array<int64_t, 3> taken{};  // by MemoryFit
   for (const Weighed& weighed : result.weighed) {
@@ -445,7 +441,7 @@ SearchResult search(const Request& request, int simulated) {
     const bool fits = fit_of(request, estimate.needed) == MemoryFit::with_margin;
     (fits ? result.best : result.too_big).push_back(std::move(estimate));
   }
-  result.simulation_s = seconds_since(begin);
+  result.simulation_s = now_seconds() - begin;
   return result;
 }
 

@@ -1,10 +1,10 @@
 #include "probe/meter.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 #include <vector>
 
+#include "base/host.h"
 #include "base/median.h"
 
 namespace mw {
@@ -26,10 +26,10 @@ double median_of(double samples, const std::function<double()>& sample) {
 
 double Meter::time_row(const std::function<void()>& call, int64_t calls) {
   world_.barrier();
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = now_seconds();
   for (int64_t i = 0; i < calls; ++i) call();
   stream_.wait();
-  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  double seconds = now_seconds() - begin;
   world_.all_reduce_max(std::span(&seconds, 1));
   return seconds / static_cast<double>(calls);
 }
@@ -53,10 +53,10 @@ std::vector<double> Meter::seconds_by_rank(const std::function<void()>& call) {
   int64_t calls = 0;
   double seconds = 0;
   world_.barrier();
-  for (const auto begin = std::chrono::steady_clock::now(); seconds < wanted; calls += row.calls) {
+  for (const double begin = now_seconds(); seconds < wanted; calls += row.calls) {
     for (int64_t i = 0; i < row.calls; ++i) call();
     stream_.wait();
-    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    seconds = now_seconds() - begin;
   }
   std::vector<double> by_rank(static_cast<size_t>(world_.size()));
   by_rank[static_cast<size_t>(world_.rank())] = seconds / static_cast<double>(calls);

@@ -1,7 +1,6 @@
 #include "probe/probe.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/host.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "core/tensor_store.h"
@@ -258,7 +258,7 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
       if (leader) say(fmt::format("{}: known from {}", label, partial_path));
       continue;
     }
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = now_seconds();
     part.measure();
     done.push_back(part.name);
     profile.micro_batch_latency_s = 75 * profile.operator_latency_s;
@@ -268,8 +268,7 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
     shorten(profile);
     if (!leader) continue;
     write_partial(partial_path, profile, done);
-    say(fmt::format("{}: {} ({:.1f} s)", label, part.result(),
-                    std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()));
+    say(fmt::format("{}: {} ({:.1f} s)", label, part.result(), now_seconds() - begin));
   }
   if (options.peak_flops_per_s > 0) profile.peak_flops_per_s = options.peak_flops_per_s;
   if (leader) {

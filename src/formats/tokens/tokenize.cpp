@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <deque>
 #include <filesystem>
 #include <future>
@@ -13,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/host.h"
 #include "base/text.h"
 #include "formats/io/checksum.h"
 #include "formats/io/output_lock.h"
@@ -82,7 +82,7 @@ class TokenizeRun {
   TokenizeState state_;
   std::unique_ptr<GrowingDataset> dataset_;
   TokenizeProgress progress_;
-  std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
+  double saved_ = now_seconds();
 };
 
 // Suffixes behind a folder's name would make hidden files in it.
@@ -186,7 +186,7 @@ EncodedBlock TokenizeRun::encode(const DocumentBlock& block, int64_t consumed, T
 void TokenizeRun::save() {
   state_.mark = dataset_->save();
   write_tokenize_state(state_path_, settings_, state_);
-  saved_ = std::chrono::steady_clock::now();
+  saved_ = now_seconds();
 }
 
 void TokenizeRun::write(const EncodedBlock& block) {
@@ -207,7 +207,7 @@ void TokenizeRun::write(const EncodedBlock& block) {
   progress_.in_loss = state_.in_loss;
   progress_.documents = dataset_->documents();
   progress_.tokens = dataset_->tokens();
-  if (std::chrono::duration<double>(std::chrono::steady_clock::now() - saved_).count() >= job_.save_seconds) save();
+  if (now_seconds() - saved_ >= job_.save_seconds) save();
   if (job_.report) job_.report(progress_);
 }
 

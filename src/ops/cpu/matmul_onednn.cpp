@@ -2,7 +2,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/host.h"
 #include "base/median.h"
 #include "base/text.h"
 #include "ops/cpu/panel_product.h"
@@ -251,10 +251,10 @@ double measure_library_gflops(DType dtype, int64_t size, bool packed, int thread
     const dnnl::matmul primitive(product);
     std::vector<double> seconds;
     for (int i = -2; i < repeats; ++i) {  // two to warm up
-      const auto begin = std::chrono::steady_clock::now();
+      const double begin = now_seconds();
       primitive.execute(stream, {{DNNL_ARG_SRC, values}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DST, result}});
       stream.wait();
-      if (i >= 0) seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      if (i >= 0) seconds.push_back(now_seconds() - begin);
     }
     return 2e-9 * static_cast<double>(size * size) * static_cast<double>(size) / median(std::move(seconds));
   } catch (const dnnl::error&) {

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/host.h"
 #include "base/text.h"
 #include "comm/agreement.h"
 #include "engine/state_slices.h"
@@ -112,7 +113,7 @@ class CheckpointSave::RankFile {
 
  private:
   nlohmann::json write(Device device, const std::string& folder, const std::string& file) {
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = now_seconds();
     nlohmann::json entries = nlohmann::json::array();
     SliceReader reader(device);
     SafetensorsWriter writer;
@@ -140,7 +141,7 @@ class CheckpointSave::RankFile {
     }
     if (given_up_) fail(Exit::checkpoint, "writing the checkpoint was given up");
     writer.finish();
-    seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    seconds_ = now_seconds() - begin;
     return entries;
   }
 

@@ -1,11 +1,11 @@
 #include "train/loop/share_chooser.h"
 
 #include <algorithm>
-#include <chrono>
 #include <string_view>
 #include <utility>
 
 #include "base/error.h"
+#include "base/host.h"
 #include "base/median.h"
 #include "layout/divided.h"
 #include "layout/shares.h"
@@ -57,10 +57,9 @@ Measured measure(Engine& engine, const SampleOrder& samples) {
     measured.rows = 0;
     for (const ExpertRows& rows : stats.rows) measured.rows += rows.all;
   };
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = now_seconds();
   pass();
-  const std::chrono::duration<double> warm_up = std::chrono::steady_clock::now() - begin;
-  const size_t passes = passes_that_measure(engine.world, warm_up.count());
+  const size_t passes = passes_that_measure(engine.world, now_seconds() - begin);
   all.clear();
   experts.clear();
   for (size_t i = 0; i < passes; ++i) pass();

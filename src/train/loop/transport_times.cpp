@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <span>
 #include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/host.h"
 #include "base/median.h"
 #include "base/text.h"
 #include "layout/shares.h"
@@ -40,10 +40,10 @@ void time_steps(World& world, const RunSpec& run, TimedSteps& timed) {
   int steps = 0;
   for (double sum = 0; steps < kFewestSteps || (sum < kEnoughSeconds && steps < kMostSteps);) {
     world.comm().barrier();
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = now_seconds();
     const StepStats stats = train_step(*engine, *samples, state);
     engine->stream.wait();
-    double taken = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    double taken = now_seconds() - begin;
     world.comm().all_reduce_max(std::span(&taken, 1));
     if (state.step <= kWarmUp) continue;
     timed.loads = loads_by_place(*engine, stats);
