@@ -26,8 +26,6 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
 // `, did you mean "x"?` or "".
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
 
-bool has_suffix(std::string_view text, std::string_view suffix);
-
 // Returns the code point that starts at text[at], which must exist, and moves `at` behind it. Returns none for UTF-8
 // that is not well-formed (overlong forms, surrogates, anything above U+10FFFF); `at` is then unspecified.
 std::optional<uint32_t> next_code_point(std::string_view text, size_t& at);

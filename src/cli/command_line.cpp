@@ -77,7 +77,7 @@ std::string unexpected_argument(const CLI::App& command) {
   const std::vector<std::string> extras = command.remaining();
   if (extras.empty()) return "unexpected argument";
   const std::string& first = extras.front();
-  if (first.rfind("-", 0) != 0) return fmt::format("unexpected argument \"{}\"", printable(first));
+  if (!first.starts_with('-')) return fmt::format("unexpected argument \"{}\"", printable(first));
   const std::string keys = takes_overrides(command) ? suggest_override(extras) : "";
   return fmt::format("unknown option \"{}\"{}", printable(first),
                      keys.empty() ? did_you_mean(first, flag_names(command)) : keys);
@@ -107,8 +107,7 @@ OptionInfo info_of(const CLI::Option& option) {
 CommandInfo info_of(const CLI::App& command) {
   CommandInfo info{command.get_name(), command.get_description(), usage_of(command), command.get_footer(), {}};
   const std::string of_program = command.get_parent()->get_footer();  // CLI11 has copied it
-  if (info.footer.rfind(of_program, 0) == 0)
-    info.footer.erase(0, info.footer.find_first_not_of('\n', of_program.size()));
+  if (info.footer.starts_with(of_program)) info.footer.erase(0, info.footer.find_first_not_of('\n', of_program.size()));
   for (const CLI::Option* option : command.get_options()) info.options.push_back(info_of(*option));
   return info;
 }

@@ -121,11 +121,11 @@ void inspect(const InspectOptions& options) {
   const std::string prefix = path.substr(0, path.find_last_of('.'));
   std::error_code ignored;  // it is there
   if (std::filesystem::is_directory(path, ignored)) inspect_folder(options);
-  else if (has_suffix(path, ".safetensors")) inspect_safetensors(path);
-  else if (has_suffix(path, ".idx") || (has_suffix(path, ".bin") && path_exists(prefix + ".idx")))
+  else if (path.ends_with(".safetensors")) inspect_safetensors(path);
+  else if (path.ends_with(".idx") || (path.ends_with(".bin") && path_exists(prefix + ".idx")))
     inspect_tokens(DataKind::megatron, options);
-  else if (has_suffix(path, ".bin")) inspect_tokens(DataKind::shards, options);
-  else if (has_suffix(path, ".json")) inspect_trace(path);
+  else if (path.ends_with(".bin")) inspect_tokens(DataKind::shards, options);
+  else if (path.ends_with(".json")) inspect_trace(path);
   else
     fail(Exit::usage, fmt::format("{} is nothing that inspect knows", path),
          "name a run folder, a checkpoint, a model folder, .safetensors, .idx, .bin or a trace .json");

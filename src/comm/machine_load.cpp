@@ -50,7 +50,7 @@ std::vector<double> parse_busy_seconds(const std::string& stat, double ticks_per
     std::istringstream fields(line);
     std::string name;
     fields >> name;
-    if (name.rfind("cpu", 0) != 0 || name.size() == 3) continue;
+    if (!name.starts_with("cpu") || name.size() == 3) continue;
     const std::vector<int> core = parse_core_list(name.substr(3));
     double ticks[8] = {};
     for (double& t : ticks) fields >> t;

@@ -171,7 +171,7 @@ void assign(RunSpec& run, const KeyRule& rule, const toml::node& node, const std
 
 void assign_model_text(RunSpec& run, const toml::node& node, const std::string& where) {
   const std::string& value = node.as_string()->get();
-  if (value.rfind("hf:", 0) != 0 || value.size() == 3)
+  if (!value.starts_with("hf:") || value.size() == 3)
     fail(Exit::config,
          fmt::format("{}: model = \"{}\", expected a [model] table or \"hf:DIR\"", where, printable(value)),
          "write \"hf:/path/to/folder\" for a Hugging Face model folder with a config.json");
@@ -287,7 +287,7 @@ void apply_override(RunSpec& run, const std::string& text) {
                 node);
     assign_model_text(run, node, where);
   } else {
-    if (key.rfind("model.", 0) == 0 && !run.hf_dir.empty())
+    if (key.starts_with("model.") && !run.hf_dir.empty())
       fail(Exit::config, fmt::format("{}: {} cannot change the model of {}", where, key, run.hf_dir),
            fmt::format("remove {}; {}/config.json defines the model", key, run.hf_dir));
     assign(run, find_rule(key, where), node, where);
@@ -313,7 +313,7 @@ bool has_bare_text(const std::string& text, size_t line) {
   const bool is_hf = std::filesystem::exists(path + "/config.json", error);
   bool is_run = std::filesystem::exists(path + "/index.json", error);
   for (std::filesystem::directory_iterator it(path, error), end; !error && it != end && !is_run; it.increment(error))
-    is_run = it->path().filename().native().rfind("step-", 0) == 0;
+    is_run = it->path().filename().native().starts_with("step-");
   std::string hint = "name a run file (TOML); `moewright init` writes one";
   if (is_hf) hint = fmt::format("`moewright init run.toml --model {}` writes a run file for its model", path);
   if (is_run) hint = fmt::format("`moewright inspect {} --run-file` prints the run file that it stores", path);
@@ -358,7 +358,7 @@ void check_preset_alone(const RunSpec& run, const toml::table& file, const std::
   plain.native = NativeModel();
   plain.native.preset = run.native.preset;
   for (const KeyRule& rule : key_rules()) {
-    if (rule.key.rfind("model.", 0) != 0) continue;
+    if (!rule.key.starts_with("model.")) continue;
     const std::string value = value_text(rule, given);
     if (value == value_text(rule, plain)) continue;
     const toml::node* node = file.at_path(rule.key).node();
@@ -443,7 +443,7 @@ std::vector<KeyChange> changed_keys(RunSpec from, RunSpec to) {
   };
   if (from.hf_dir != to.hf_dir) changes.push_back({"model", folder(from), folder(to)});
   for (const KeyRule& rule : key_rules()) {
-    if (has_folder && rule.key.rfind("model.", 0) == 0) continue;
+    if (has_folder && rule.key.starts_with("model.")) continue;
     std::string before = value_text(rule, from), now = value_text(rule, to);
     if (before != now) changes.push_back({rule.key, std::move(before), std::move(now)});
   }

@@ -127,7 +127,7 @@ UnknownKey explain_unknown_key(const std::string& key) {
     if (name == foreign.name) return {*foreign.key == 0 ? "" : suggest({foreign.key}), foreign.hint};
   std::vector<std::string> names, same_name;
   for (const KeyRule& rule : key_rules()) {
-    if (rule.key.rfind("debug.", 0) == 0) continue;
+    if (rule.key.starts_with("debug.")) continue;
     names.push_back(rule.key);
     if (last_part(rule.key) == name) same_name.push_back(rule.key);
     const std::string section = rule.key.substr(0, rule.key.find('.'));

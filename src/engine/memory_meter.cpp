@@ -23,7 +23,7 @@ int64_t read_field(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   std::string line;
   while (std::getline(file, line))
-    if (line.compare(0, name.size(), name) == 0) return std::atoll(line.c_str() + name.size());
+    if (line.starts_with(name)) return std::atoll(line.c_str() + name.size());
   return 0;
 }
 

@@ -80,7 +80,7 @@ void clip_queries_and_keys(Engine& engine, const StepStats& stats, Parameter& p)
   const double limit = engine.plan.run.train.qk_clip;
   if (limit == 0 || p.owned.count == 0 || p.row.lr_scale == 0) return;  // a scale of 0 keeps a parameter
   const std::string prefix = fmt::format("layers.{}.attn.", p.row.layer);
-  if (p.row.name.rfind(prefix, 0) != 0) return;
+  if (!p.row.name.starts_with(prefix)) return;
   const auto layer = static_cast<size_t>(p.row.layer);
   const std::vector<int64_t>& shape = p.row.shape;
   for (const RowFactor& rows : clipped_rows(engine.plan.model.layers[layer].attention, p.row.name.substr(prefix.size()),

@@ -54,7 +54,7 @@ std::string shared_row(const std::string& name) { return "recomputed." + name; }
 std::string name_in_layer(const std::string& row) {
   const size_t layer = row.find('.');
   const size_t name = row.find('.', layer + 1);
-  return row.rfind("act.", 0) == 0 && name != std::string::npos ? row.substr(name + 1) : "";
+  return row.starts_with("act.") && name != std::string::npos ? row.substr(name + 1) : "";
 }
 
 }  // namespace

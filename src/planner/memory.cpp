@@ -37,12 +37,10 @@ MuonWork muon_work_of(const ParamRow& row, const LocalParam& local) {
   return {matrices * 5 * 2 * side * side * (2 * other + side), matrices * 15};
 }
 
-bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
-
 // Rows that all layers of a rank share, however many there are.
 bool is_shared(const ByteRow& row) {
-  return !starts_with(row.name, "act.") && !starts_with(row.name, "stage.") && !starts_with(row.name, "data.") &&
-         !starts_with(row.name, kCacheRows) && row.name != kWeightSlots;
+  return !row.name.starts_with("act.") && !row.name.starts_with("stage.") && !row.name.starts_with("data.") &&
+         !row.name.starts_with(kCacheRows) && row.name != kWeightSlots;
 }
 
 // What distinguishes the meshes of one estimator.
@@ -217,8 +215,8 @@ MemoryModel::Activations& MemoryModel::activations_of(const Layout& layout, cons
     for (ByteRow& row : probe(layout, mesh, coords, 1u << kind, false)) {
       if (kind == 0) without_head.insert(row.name);
       if (is_shared(row)) shared.push_back(std::move(row));
-      else if (starts_with(row.name, prefix.c_str())) saved.push_back(std::move(row));
-      else if (starts_with(row.name, kCacheRows)) cached.push_back(std::move(row));
+      else if (row.name.starts_with(prefix)) saved.push_back(std::move(row));
+      else if (row.name.starts_with(kCacheRows)) cached.push_back(std::move(row));
     }
     parts.saved.push_back(summarise(saved));
     parts.cached.push_back(summarise(cached));
@@ -251,8 +249,7 @@ MemoryModel::Params MemoryModel::params_of_row(const ParamRow& row, const Mesh& 
   const auto bytes_of = [&](const std::vector<ParamRow>& rows) {
     std::vector<ByteRow> table = parameter_bytes(rows, kinds_.model, whole, mesh, coords, placements, platform_);
     std::erase_if(table, [](const ByteRow& r) {  // of the rank, not of a row
-      return r.name == kSumPieces || r.name == kSquareSums || r.name == kReplicaGradient ||
-             r.name.rfind("muon.", 0) == 0;
+      return r.name == kSumPieces || r.name == kSquareSums || r.name == kReplicaGradient || r.name.starts_with("muon.");
     });
     return summarise(table);
   };

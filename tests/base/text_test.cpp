@@ -51,14 +51,6 @@ TEST(Text, FindsTheNearestWord) {
   EXPECT_EQ(did_you_mean("something_else", keys), "");
 }
 
-TEST(Text, KnowsSuffixes) {
-  EXPECT_TRUE(has_suffix("model.safetensors", ".safetensors"));
-  EXPECT_TRUE(has_suffix("a", ""));
-  EXPECT_TRUE(has_suffix("", ""));
-  EXPECT_FALSE(has_suffix("s", "ss"));
-  EXPECT_FALSE(has_suffix("model.safetensors.tmp", ".safetensors"));
-}
-
 TEST(Text, PrintsUntrustedTextSafely) {
   EXPECT_EQ(printable("plain text"), "plain text");
   EXPECT_EQ(printable(std::string_view("a\0b\x1b[31m\n\x7f\xff", 11)), "a\\x00b\\x1b[31m\\x0a\\x7f\\xff");

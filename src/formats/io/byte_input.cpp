@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "formats/io/decoder.h"
 
 namespace mw {
@@ -106,7 +105,7 @@ constexpr Compression kCompressions[] = {
 
 const Compression* find_compression(std::string_view path) {
   for (const Compression& compression : kCompressions)
-    if (has_suffix(path, compression.suffix)) return &compression;
+    if (path.ends_with(compression.suffix)) return &compression;
   return nullptr;
 }
 

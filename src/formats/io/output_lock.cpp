@@ -78,9 +78,9 @@ OutputLock::OutputLock(const std::string& path, std::chrono::milliseconds patien
 bool is_held_elsewhere(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
-  const std::string holder = read_holder(fd), here = " on " + host_name();
+  const std::string holder = read_holder(fd);
   ::close(fd);
-  return holder.size() < here.size() || holder.compare(holder.size() - here.size(), here.size(), here) != 0;
+  return !holder.ends_with(" on " + host_name());
 }
 
 bool OutputLock::is_lost() const { return is_held() && !is_still_there(fd_, path_); }

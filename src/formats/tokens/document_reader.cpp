@@ -25,14 +25,14 @@ std::string_view without_compression(std::string_view path) {
 
 bool is_json_lines(std::string_view path) {
   path = without_compression(path);
-  return has_suffix(path, ".jsonl") || has_suffix(path, ".ndjson");
+  return path.ends_with(".jsonl") || path.ends_with(".ndjson");
 }
 
 // A name that says JSON, but not JSON lines: its syntax would be text of a document.
 bool is_other_json(std::string_view path) {
   std::string name(without_compression(path));
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  return has_suffix(name, ".json") || (is_json_lines(name) && !is_json_lines(path));
+  return name.ends_with(".json") || (is_json_lines(name) && !is_json_lines(path));
 }
 
 // The text of one field at the top level of an object.
@@ -92,7 +92,7 @@ std::vector<std::string> list_documents(const std::vector<std::string>& paths) {
   for (const std::string& path : paths)
     for (const TextFile& file : find_text_files(path, {})) {
       for (const char* suffix : {".xz", ".bz2", ".zip", ".parquet", ".arrow"})
-        if (has_suffix(file.path, suffix))
+        if (file.path.ends_with(suffix))
           fail(Exit::unsupported, fmt::format("{}: reading {} files is not supported yet", file.path, suffix),
                "convert it to text or JSON lines, plain or compressed with zstd (.zst) or gzip (.gz)");
       if (file.path == path && is_other_json(path))  // in a folder it may be a document like others

@@ -225,7 +225,7 @@ void read_megatron_tokens(const MegatronIndex& index, std::span<const std::byte>
 namespace {
 
 std::string strip_suffix(const std::string& path) {
-  return has_suffix(path, ".bin") || has_suffix(path, ".idx") ? path.substr(0, path.size() - 4) : path;
+  return path.ends_with(".bin") || path.ends_with(".idx") ? path.substr(0, path.size() - 4) : path;
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ std::string suffix_of(const std::string& name) {
 bool matches(const std::string& name, const std::vector<std::string>& suffixes) {
   if (suffixes.empty()) return true;
   return std::any_of(suffixes.begin(), suffixes.end(), [&](const std::string& suffix) {
-    return suffix.empty() ? name.find('.') == std::string::npos : has_suffix(name, suffix);
+    return suffix.empty() ? name.find('.') == std::string::npos : name.ends_with(suffix);
   });
 }
 

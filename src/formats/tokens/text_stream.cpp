@@ -22,7 +22,7 @@ size_t character_length(char first) {
 // bytes or, from SentencePiece, as one U+FFFD for each of them.
 size_t settled_length(std::string_view text) {
   size_t end = text.size();
-  for (int i = 0; i < 3 && has_suffix(text.substr(0, end), kReplacement); ++i) end -= kReplacement.size();
+  for (int i = 0; i < 3 && text.substr(0, end).ends_with(kReplacement); ++i) end -= kReplacement.size();
   if (end < text.size()) return end;
   for (size_t back = 1; back <= std::min<size_t>(3, end); ++back) {
     const char c = text[end - back];
@@ -62,7 +62,7 @@ std::string TextStream::add(int32_t id) {
   if (ids_.size() < kMostIds || shown_ < text.size()) return piece;
   // decode() may drop a space at the start of all text: only ids that still give the same text may stand first.
   const std::span<const int32_t> last = std::span(ids_).last(kMostIds / 2);
-  if (const std::string tail = tokenizer_.decode(last); !tail.empty() && has_suffix(text, tail)) {
+  if (const std::string tail = tokenizer_.decode(last); !tail.empty() && text.ends_with(tail)) {
     ids_.assign(last.begin(), last.end());
     shown_ = tail.size();
   }

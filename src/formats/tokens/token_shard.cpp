@@ -171,7 +171,7 @@ std::vector<std::string> list_token_shards(const std::string& path) {
   if (std::filesystem::is_directory(path, ignored)) {
     std::error_code error;
     for (std::filesystem::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
-      if (has_suffix(at->path().native(), ".bin") && at->is_regular_file(ignored)) paths.push_back(at->path().native());
+      if (at->path().native().ends_with(".bin") && at->is_regular_file(ignored)) paths.push_back(at->path().native());
     }
     if (error)
       fail(Exit::data, fmt::format("cannot list {}: {}", path, error.message()), "check the permissions of the folder");

@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/text.h"
 
 namespace mw {
 namespace {
@@ -72,8 +71,8 @@ std::string find_tokenizer_file(const std::string& path) {
 
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
   const std::string file = find_tokenizer_file(path);
-  if (has_suffix(file, ".json")) return open_bpe_tokenizer(file, end_of_document_name(file));
-  if (has_suffix(file, ".model")) return open_sentencepiece(file);
+  if (file.ends_with(".json")) return open_bpe_tokenizer(file, end_of_document_name(file));
+  if (file.ends_with(".model")) return open_sentencepiece(file);
   fail(Exit::data, fmt::format("{}: expected a tokenizer.json or a SentencePiece .model", file),
        "the suffix tells the kind");
 }

@@ -35,9 +35,9 @@ std::vector<HfTensor> choose_names(const ModelSpec& model, const SafetensorsSet&
 // Whether a tensor is of one of the `count` layers of multi-token prediction, which follow the last or have names of
 // their own (ERNIE).
 bool is_of_mtp_layer(const std::string& name, int64_t layers, int64_t count) {
-  if (count > 0 && name.rfind("model.mtp_", 0) == 0) return true;
+  if (count > 0 && name.starts_with("model.mtp_")) return true;
   for (int64_t i = layers; i < layers + count; ++i)
-    if (name.rfind(fmt::format("model.layers.{}.", i), 0) == 0) return true;
+    if (name.starts_with(fmt::format("model.layers.{}.", i))) return true;
   return false;
 }
 
@@ -53,7 +53,7 @@ int64_t check_extras(const SafetensorsSet& files, const std::vector<HfTensor>& n
   for (const std::string& name : files.names()) {
     const auto [file, entry] = files.find(name);
     const bool is_empty = file->data(*entry).empty();  // such as shared experts of a model without any
-    if (known.count(name) != 0 || has_suffix(name, "rotary_emb.inv_freq") || is_empty) continue;
+    if (known.count(name) != 0 || name.ends_with("rotary_emb.inv_freq") || is_empty) continue;
     if (is_of_mtp_layer(name, model.layer_count(), model.mtp_layers)) {
       ++skipped;
       continue;

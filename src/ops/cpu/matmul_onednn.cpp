@@ -77,7 +77,7 @@ bool is_bf16_dot_product_slow() {
   std::ifstream cpu_info("/proc/cpuinfo");
   std::string line;
   while (std::getline(cpu_info, line))
-    if (line.rfind("vendor_id", 0) == 0) return line.find("GenuineIntel") != std::string::npos;
+    if (line.starts_with("vendor_id")) return line.find("GenuineIntel") != std::string::npos;
   return false;
 }
 

@@ -54,7 +54,7 @@ void remove_files(Comm& world, const fs::path& folder, const std::function<bool(
 // What ranks and index left in the folder of a checkpoint; other files stay, and the folder with them.
 void remove_parts(Comm& world, const fs::path& folder) {
   remove_files(world, folder, [](const std::string& name) {
-    return name.rfind("rank-", 0) == 0 || name.rfind("index.json", 0) == 0 || name.rfind("DONE", 0) == 0;
+    return name.starts_with("rank-") || name.starts_with("index.json") || name.starts_with("DONE");
   });
 }
 

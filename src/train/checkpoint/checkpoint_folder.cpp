@@ -39,7 +39,7 @@ bool changes_samples(const KeyChange& change, const DataSpec& data) {
 }
 
 bool changes_model(const KeyChange& change) {
-  return change.key.rfind("model", 0) == 0 && change.key != "model.init_std";
+  return change.key.starts_with("model") && change.key != "model.init_std";
 }
 
 }  // namespace

@@ -199,7 +199,7 @@ CheckpointIndex parse_checkpoint_index(std::string_view source, const std::strin
 
 int64_t step_of_folder(const std::string& name) {
   constexpr std::string_view kPrefix = "step-";
-  if (name.compare(0, kPrefix.size(), kPrefix) != 0) return -1;
+  if (!name.starts_with(kPrefix)) return -1;
   int64_t step = -1;
   const char *begin = name.data() + kPrefix.size(), *end = name.data() + name.size();
   const auto [rest, error] = std::from_chars(begin, end, step);

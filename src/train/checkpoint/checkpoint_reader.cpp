@@ -108,7 +108,7 @@ void CheckpointReader::check_files() const {
 
 bool CheckpointReader::has_moments() const {
   return std::any_of(index_.tensors.begin(), index_.tensors.end(),
-                     [](const auto& tensor) { return tensor.first.rfind("adam_", 0) == 0; });
+                     [](const auto& tensor) { return tensor.first.starts_with("adam_"); });
 }
 
 void CheckpointReader::check_tensors(const std::vector<ParamRow>& rows, bool needs_moments, const RunSpec& run) const {
@@ -140,7 +140,7 @@ const CheckpointReader::Stored& CheckpointReader::stored(const CheckpointSlice& 
   const SafetensorsEntry* entry = file->find(slice.key);
   const std::string where = fmt::format("{}/{}: tensor \"{}\"", folder_, slice.file, slice.key);
   if (entry == nullptr) fail(Exit::checkpoint, where + " is missing");
-  const bool is_bf16 = entry->dtype == "BF16" && slice.tensor.rfind("adam_", 0) == 0;
+  const bool is_bf16 = entry->dtype == "BF16" && slice.tensor.starts_with("adam_");
   const std::vector<int64_t> expected = stored_shape(shape, slice.part);
   if ((entry->dtype != "F32" && !is_bf16) || entry->shape != expected)
     fail(Exit::checkpoint, fmt::format("{} is {} {}, the index says {} {}", where, printable(entry->dtype),

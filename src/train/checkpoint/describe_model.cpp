@@ -84,7 +84,7 @@ std::string describe_parameters(const RunSpec& run, const CheckpointIndex& index
   } catch (const Error&) {
     int64_t elements = 0;
     for (const auto& [name, shape] : index.tensors) {
-      if (name.rfind("param.", 0) != 0) continue;
+      if (!name.starts_with("param.")) continue;
       int64_t n = 1;
       for (const int64_t d : shape) n *= d;
       elements += n;

@@ -208,7 +208,7 @@ bool goes_along(const std::string& name) {
   static constexpr std::array kWeights = {".safetensors", ".index.json", ".bin", ".pt",      ".pth",
                                           ".ckpt",        ".gguf",       ".h5",  ".msgpack", ".onnx"};
   return name != "config.json" && name.front() != '.' &&
-         std::none_of(kWeights.begin(), kWeights.end(), [&](const char* end) { return has_suffix(name, end); });
+         std::none_of(kWeights.begin(), kWeights.end(), [&](const char* end) { return name.ends_with(end); });
 }
 
 void copy_one(const fs::path& from, const fs::path& to) {
@@ -237,7 +237,7 @@ std::string copy_tokenizer(const std::string& tokenizer, const std::string& to) 
   if (fs::is_directory(tokenizer, error)) copy_other_files(tokenizer, to);
   else if (!fs::exists(tokenizer, error))
     return fmt::format("; without the tokenizer {}, which is not there", tokenizer);
-  else copy_one(tokenizer, fs::path(to) / (has_suffix(tokenizer, ".model") ? "tokenizer.model" : "tokenizer.json"));
+  else copy_one(tokenizer, fs::path(to) / (tokenizer.ends_with(".model") ? "tokenizer.model" : "tokenizer.json"));
   return fmt::format(", with the tokenizer {}", tokenizer);
 }
 

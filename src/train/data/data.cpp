@@ -161,7 +161,7 @@ std::string SampleOrder::describe(double samples) const {
 
 namespace {
 
-bool is_megatron_file(const std::string& path) { return has_suffix(path, ".bin") || has_suffix(path, ".idx"); }
+bool is_megatron_file(const std::string& path) { return path.ends_with(".bin") || path.ends_with(".idx"); }
 
 // Errors name the run-file key that the path came from.
 std::unique_ptr<TokenSource> open_source(const TokenSourceOptions& options, const char* key,
@@ -240,7 +240,7 @@ std::string doubt_about_text(const RunSpec& run) {
   for (const std::string& path : paths)
     for (const char* suffix : {".gz", ".zst", ".xz", ".bz2", ".zip", ".parquet", ".arrow", ".bin", ".idx", ".npy",
                                ".json", ".jsonl", ".ndjson"})
-      if (has_suffix(path, suffix))
+      if (path.ends_with(suffix))
         return fmt::format(
             "warning: {} is no plain text by its name, and data.kind = \"text\" takes its bytes as they are; "
             "`moewright "

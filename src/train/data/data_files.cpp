@@ -21,7 +21,7 @@ std::vector<std::string> training_paths(const DataSpec& data) {
 }
 
 std::string megatron_prefix(const std::string& path) {
-  return has_suffix(path, ".bin") || has_suffix(path, ".idx") ? path.substr(0, path.size() - 4) : path;
+  return path.ends_with(".bin") || path.ends_with(".idx") ? path.substr(0, path.size() - 4) : path;
 }
 
 // The files with the tokens of `path`, as open_token_source reads it.
