@@ -95,8 +95,7 @@ void inspect_tokens(DataKind kind, const InspectOptions& options) {
 
 void inspect_trace(const std::string& path) {
   const MappedFile file(path);
-  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-  const TraceSummary summary = summarise_trace(text, path);
+  const TraceSummary summary = summarise_trace(file.text(), path);
   std::vector<std::pair<std::pair<int64_t, std::string>, TraceTotals>> rows(summary.totals.begin(),
                                                                             summary.totals.end());
   std::stable_sort(rows.begin(), rows.end(),

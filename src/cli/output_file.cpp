@@ -9,9 +9,8 @@ namespace mw {
 void refuse_other_file(const std::string& path, std::string_view begin, const char* kind, const char* hint) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) == 0) return;
-  const MappedFile file(path);
-  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-  if (!text.starts_with(begin)) fail(Exit::usage, fmt::format("{} exists and is no {}", printable(path), kind), hint);
+  if (!MappedFile(path).text().starts_with(begin))
+    fail(Exit::usage, fmt::format("{} exists and is no {}", printable(path), kind), hint);
 }
 
 }  // namespace mw

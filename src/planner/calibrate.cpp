@@ -211,8 +211,7 @@ void shorten(PlatformProfile& p) {
 }  // namespace
 
 std::vector<MeasuredStep> read_measured_steps(const std::string& path) {
-  const MappedFile file(path);
-  return parse_measured_steps({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}, path);
+  return parse_measured_steps(MappedFile(path).text(), path);
 }
 
 std::vector<MeasuredStep> parse_measured_steps(std::string_view text, const std::string& path) {

@@ -77,10 +77,6 @@ bool names_open_file(const std::string& path) {
   return is_of_system(path) || is_of_system(std::filesystem::read_symlink(path, none).native());
 }
 
-std::string_view text_of(const MappedFile& file) {
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
-
 // Renames or copies a file with lines.
 template <class Move>
 std::string move_aside(const std::string& named, const char* what, const Move& move) {
@@ -121,7 +117,7 @@ void wait_for_writer(const std::string& path, std::chrono::milliseconds patience
 
 void check_lines(const std::string& path) {
   std::error_code error;
-  if (std::filesystem::is_regular_file(path, error)) check_first_line(text_of(MappedFile(path)));
+  if (std::filesystem::is_regular_file(path, error)) check_first_line(MappedFile(path).text());
 }
 
 TruncatedLines truncate_after_step(const std::string& path, int64_t step) {
@@ -133,7 +129,7 @@ TruncatedLines truncate_after_step(const std::string& path, int64_t step) {
   bool is_whole = true;
   {
     const MappedFile file(path);
-    const std::string_view text = text_of(file);
+    const std::string_view text = file.text();
     check_first_line(text);
     size = cut = text.size();
     is_whole = text.empty() || text.back() == '\n';

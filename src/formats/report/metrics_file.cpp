@@ -88,7 +88,7 @@ const Curve& MetricsHistory::curve(const std::string& name) const {
 
 MetricsHistory read_metrics(const std::string& path, int load_samples) {
   const MappedFile file(path);
-  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  const std::string_view text = file.text();
   const int64_t lines = std::count(text.begin(), text.end(), '\n');
   const int64_t stride = std::max<int64_t>(1, (lines + load_samples - 1) / load_samples);
   MetricsHistory history;
