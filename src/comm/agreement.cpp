@@ -24,4 +24,10 @@ void agree(Comm& comm, const std::function<void()>& work) {
   fail(static_cast<Exit>(code), message, hint);
 }
 
+bool on_any_rank(Comm& comm, bool own) {
+  int64_t any = own ? 1 : 0;
+  comm.all_reduce_max(std::span(&any, 1));
+  return any != 0;
+}
+
 }  // namespace mw

@@ -83,9 +83,7 @@ void check_finite(Engine& engine, int64_t step) {
   std::string bad;
   for (const Parameter& p : engine.params.all())
     if (bad.empty() && !all_finite(engine.stream, p.is_split() ? p.held_near() : p.master)) bad = p.row.name;
-  int64_t any_bad = bad.empty() ? 0 : 1;
-  engine.world.all_reduce_max(std::span(&any_bad, 1));
-  if (any_bad != 0)
+  if (on_any_rank(engine.world, !bad.empty()))
     fail(Exit::numeric,
          fmt::format("after step {} {} that is not finite; no checkpoint is written", step,
                      bad.empty() ? "another rank holds a weight" : fmt::format("{} holds a weight", bad)),

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/text.h"
+#include "comm/agreement.h"
 
 namespace mw {
 namespace {
@@ -85,12 +86,12 @@ std::vector<std::string> describe_memory(Engine& engine, const ByteSummary& byte
   // Of any rank: rows that depend on the load, as they came and as the table has them.
   std::array<int64_t, 4> rows = {activations.peak_growing_bytes(), bytes.routed_mean, bytes.routed_committed,
                                  bytes.routed_max};
-  int64_t differs = bytes.fixed == engine.params.fixed_bytes() + activations.fixed_bytes() ? 0 : 1;
   engine.world.all_reduce_max(std::span(rows));
-  engine.world.all_reduce_max(std::span(&differs, 1));
-  std::vector<std::string> lines = {
-      fmt::format("memory of the largest rank: {}; fixed tensors {} on every rank", compare(largest),
-                  differs == 0 ? "equal to the byte" : "NOT EQUAL to the table of bytes")};
+  const bool differs =
+      on_any_rank(engine.world, bytes.fixed != engine.params.fixed_bytes() + activations.fixed_bytes());
+  std::vector<std::string> lines = {fmt::format("memory of the largest rank: {}; fixed tensors {} on every rank",
+                                                compare(largest),
+                                                differs ? "NOT EQUAL to the table of bytes" : "equal to the byte")};
   if (rows[2] > 0)
     lines.push_back(
         fmt::format("rows that depend on the load: {} used, {} balanced, {} committed at start, {} at worst",

@@ -8,6 +8,8 @@
 #include <csignal>
 #include <ctime>
 
+#include "comm/agreement.h"
+
 namespace mw {
 namespace {
 
@@ -77,10 +79,6 @@ void watch_stop_signals(const std::string& notice) {
   sigaction(SIGINT, &action, nullptr);
 }
 
-bool stop_requested(Comm& world) {
-  int64_t flag = stop_flag;
-  world.all_reduce_max(std::span(&flag, 1));
-  return flag != 0;
-}
+bool stop_requested(Comm& world) { return on_any_rank(world, stop_flag != 0); }
 
 }  // namespace mw

@@ -1,5 +1,6 @@
 #include "train/loop/train_step.h"
 
+#include "comm/agreement.h"
 #include "comm/cores.h"
 #include "comm/watchdog/watchdog.h"
 #include "config/batch_ramp.h"
@@ -25,9 +26,7 @@ std::string set_first_weights(Engine& engine) {
 void require_finite(Engine& engine, const StepStats& stats, int64_t step) {
   // Sums are the same everywhere, a bad tensor may lie on one rank: it stops all before the weights are touched.
   const std::string bad = find_non_finite(engine, stats);
-  int64_t any_bad = bad.empty() ? 0 : 1;
-  engine.world.all_reduce_max(std::span(&any_bad, 1));
-  if (any_bad != 0)
+  if (on_any_rank(engine.world, !bad.empty()))
     fail(Exit::numeric,
          fmt::format("step {}: {}", step, bad.empty() ? "another rank found a value that is not finite" : bad),
          "lower train.lr, raise train.warmup, or resume from an earlier checkpoint; the weights of this step were not "

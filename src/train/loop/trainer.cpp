@@ -205,9 +205,7 @@ void Trainer::load_weights() {
     engine_->memory.forget_peak();  // the pages of the files that were read are not the run's memory
     if (leader_) refuse_newer_checkpoints(run_, state_.step, folder);
     // A checkpoint of another folder is not one of this run's yet, in its layout.
-    int64_t is_saved = leader_ && holds_checkpoint(run_, folder) ? 1 : 0;
-    world_.comm().all_reduce_max(std::span(&is_saved, 1));
-    if (is_saved != 0) saved_step_ = state_.step;
+    if (on_any_rank(world_.comm(), leader_ && holds_checkpoint(run_, folder))) saved_step_ = state_.step;
     if (leader_)
       for (const std::string& unfinished : find_unfinished(run_, state_.step))
         say("passed over {}: it was not written to the end", unfinished);

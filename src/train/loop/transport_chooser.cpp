@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <span>
 #include <utility>
 #include <vector>
 
+#include "comm/agreement.h"
 #include "planner/auto_transport.h"
 #include "train/loop/loads.h"
 #include "train/loop/train_step.h"
@@ -24,22 +24,20 @@ bool is_time_after(int64_t step) {
 
 TransportChooser::TransportChooser(RunSpec& run, Comm& world, const NodeMap& nodes, const std::string& before,
                                    bool resumes, bool on_nvidia)
-    : asked_(run), nodes_(nodes), resumes_(resumes ? 1 : 0) {
+    : asked_(run), nodes_(nodes), resumes_(on_any_rank(world, resumes)) {
   TransportChoice choice;
   choice.name = run.moe.transport;
   if (world.rank() == 0) {
     choice = choose_auto_transport(run, world.size(), nodes, before, {}, on_nvidia);
     note_ = describe(choice, run.plan.platform);
-    chosen_ = choice.seconds > 0 ? 1 : 0;
   }
-  world.all_reduce_max(std::span(&chosen_, 1));
-  world.all_reduce_max(std::span(&resumes_, 1));
+  chosen_ = on_any_rank(world, choice.seconds > 0);
   run.moe.transport = broadcast_text(world, choice.name, 0);
 }
 
 bool TransportChooser::choose_by_first_batch(RunSpec& run, const ModelSpec& model, Comm& world, int threads,
                                              const NodePlace& place, const SampleOrder& samples) {
-  if (chosen_ == 0 || resumes_ > 0) return false;
+  if (!chosen_ || resumes_) return false;
   Engine engine(model, run, world, threads, place);
   set_first_weights(engine);
   const std::vector<Batch> batch =
@@ -59,7 +57,7 @@ bool TransportChooser::choose_by_first_batch(RunSpec& run, const ModelSpec& mode
 }
 
 std::string TransportChooser::after_step(Engine& engine, const StepStats& stats, int64_t step) {
-  if (chosen_ == 0 || !is_time_after(step)) return "";
+  if (!chosen_ || !is_time_after(step)) return "";
   const std::string now = engine.plan.run.moe.transport;
   TransportChoice choice;
   choice.name = now;

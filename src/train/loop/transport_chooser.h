@@ -39,8 +39,8 @@ class TransportChooser {
   RunSpec asked_;  // the run file's
   NodeMap nodes_;
   std::string note_;
-  int64_t chosen_ = 0;   // whether a profile chose, on all ranks
-  int64_t resumes_ = 0;  // likewise
+  bool chosen_ = false;   // whether a profile chose, on all ranks
+  bool resumes_ = false;  // likewise
 };
 
 }  // namespace mw
