@@ -222,16 +222,12 @@ void read_megatron_tokens(const MegatronIndex& index, std::span<const std::byte>
   }
 }
 
-namespace {
-
-std::string strip_suffix(const std::string& path) {
+std::string megatron_prefix(const std::string& path) {
   return path.ends_with(".bin") || path.ends_with(".idx") ? path.substr(0, path.size() - 4) : path;
 }
 
-}  // namespace
-
 MegatronDataset::MegatronDataset(const std::string& prefix_or_path, const OpeningRanks& ranks)
-    : prefix_(strip_suffix(prefix_or_path)),
+    : prefix_(megatron_prefix(prefix_or_path)),
       idx_(prefix_ + ".idx"),
       bin_(prefix_ + ".bin"),
       index_(parse_megatron_index(idx_.bytes(), static_cast<int64_t>(bin_.bytes().size()), idx_.path(), ranks)) {

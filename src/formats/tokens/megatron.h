@@ -53,6 +53,9 @@ MegatronIndex parse_megatron_index(std::span<const std::byte> idx, int64_t bin_s
 void read_megatron_tokens(const MegatronIndex& index, std::span<const std::byte> bin, int64_t first,
                           std::span<int32_t> out, std::string_view path_for_messages);
 
+// `X` of `X`, `X.bin` and `X.idx`.
+std::string megatron_prefix(const std::string& path);
+
 // The sequences of a dataset in file order, joined into one stream. Where there is a file X.mask, it holds one byte for
 // each token of the stream: 1 where the token counts in the loss, else 0.
 class MegatronDataset final : public TokenSource {

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "core/rng.h"
+#include "formats/tokens/megatron.h"
 #include "formats/tokens/tokenizer.h"
 #include "ops/cross_entropy.h"
 
@@ -161,8 +162,6 @@ std::string SampleOrder::describe(double samples) const {
 
 namespace {
 
-bool is_megatron_file(const std::string& path) { return path.ends_with(".bin") || path.ends_with(".idx"); }
-
 // Errors name the run-file key that the path came from.
 std::unique_ptr<TokenSource> open_source(const TokenSourceOptions& options, const char* key,
                                          const OpeningRanks& ranks) {
@@ -175,7 +174,8 @@ std::unique_ptr<TokenSource> open_source(const TokenSourceOptions& options, cons
              : fmt::format(
                    "name your text, for example {}=FILE_OR_FOLDER on the command line; the path is relative to {}", key,
                    std::filesystem::current_path().native()));
-  if (options.kind == DataKind::megatron && is_there && !is_megatron_file(options.path) && !path_exists(index))
+  if (options.kind == DataKind::megatron && is_there && megatron_prefix(options.path) == options.path &&
+      !path_exists(index))
     fail(Exit::data, fmt::format("{} = \"{}\" is no prefix of .bin and .idx", key, printable(options.path)),
          "set data.kind=text to train on its bytes, or `moewright tokenize` it first");
   try {

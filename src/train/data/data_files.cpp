@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "formats/tokens/megatron.h"
 #include "formats/tokens/text_corpus.h"
 #include "formats/tokens/token_shard.h"
 #include "train/data/data.h"
@@ -18,10 +19,6 @@ std::vector<std::string> training_paths(const DataSpec& data) {
   for (const BlendPart& part : parse_blend(data.blend)) paths.push_back(part.path);
   if (paths.empty()) paths.push_back(data.path);
   return paths;
-}
-
-std::string megatron_prefix(const std::string& path) {
-  return path.ends_with(".bin") || path.ends_with(".idx") ? path.substr(0, path.size() - 4) : path;
 }
 
 // The files with the tokens of `path`, as open_token_source reads it.
