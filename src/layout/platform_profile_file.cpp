@@ -432,7 +432,7 @@ PlatformProfile read_platform_profile(const std::string& path, int ranks) {
     fail(Exit::config,
          fmt::format("{} describes links among {} rank{}, but {} are planned", path, profile.levels.back().ranks,
                      profile.levels.back().ranks == 1 ? "" : "s", ranks),
-         fmt::format("plan for at most {} ranks (--ranks, plan.ranks), or add a level to the profile",
+         fmt::format("set --ranks or plan.ranks to at most {}, or add a level to the profile",
                      profile.levels.back().ranks));
   return profile;
 }
