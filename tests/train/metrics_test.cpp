@@ -97,6 +97,23 @@ TEST(RunLog, AFileThatCannotBeWrittenLeavesTheOtherOne) {
   EXPECT_EQ((end - begin) / 2, read_raw(events).size() - end) << "each step wrote its events";
 }
 
+TEST(RunLog, SaysAtTheEndWhatCouldNotBeWritten) {
+  const ScratchDir dir;
+  LogSpec spec;
+  spec.jsonl = dir / "metrics.jsonl";
+  StepReport r;
+  r.seconds = 1;
+  for (const bool is_full : {false, true}) {
+    const FullDisk disk(is_full ? 1000 : RLIM_INFINITY);  // enough for what is told, which goes to a file, too
+    {
+      RunLog log(spec, 1);
+      for (r.step = 2; r.step < 10; ++r.step) log.write(r, {});
+    }
+    const std::string told = disk.told();
+    EXPECT_EQ(contains(told, "log.jsonl lacks the last steps"), is_full) << told;
+  }
+}
+
 // The log, the metrics and what the report adds up show the same numbers.
 TEST(StepReport, MemoryIsMeasuredBesideTensorsAndLibraries) {
   StepReport r;

@@ -180,6 +180,12 @@ RunLog::RunLog(const LogSpec& log, int64_t last_step, bool branches) {
   if (!log.tensorboard.empty()) events_ = std::make_unique<EventFileWriter>(log.tensorboard, last_step);
 }
 
+RunLog::~RunLog() {
+  for (const auto& [is_behind, key] :
+       {std::pair(lines_behind_, "log.jsonl"), std::pair(events_behind_, "log.tensorboard")})
+    if (is_behind) tell("warning: {} lacks the last steps, which could not be written", key);
+}
+
 void RunLog::open_lines(const std::string& path, int64_t last_step, bool branches) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code ignored;  // what went wrong shows when the file is opened

@@ -71,6 +71,10 @@ std::vector<Scalar> step_scalars(const StepReport& report, const ReportContext& 
 class RunLog {
  public:
   RunLog() = default;
+  // Warns if steps still wait that could not be written.
+  ~RunLog();
+  RunLog(RunLog&&) = default;
+  RunLog& operator=(RunLog&&) = default;
   // Removes the steps after `last_step` that an earlier run left. If that is 0, renames an earlier run's log.jsonl
   // instead. branches: the run goes on from a checkpoint of another run, whose log.jsonl is copied before. Errors: data
   // naming the key and the path.
