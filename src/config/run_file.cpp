@@ -110,26 +110,30 @@ void check_range(const KeyRule& rule, Number value, Number low, Number high, con
                    rule.meaning));
 }
 
-// On a command line an integer of more than 64 bits is text.
-bool is_too_long(const toml::node& node) {
+// On a command line a number that is too large for its type is text.
+template <class Number>
+bool is_too_large(const toml::node& node) {
   if (!node.is_string()) return false;
   const std::string& text = node.as_string()->get();
-  int64_t value = 0;
+  Number value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc::result_out_of_range && end == text.data() + text.size();
 }
 
+double rounded_value(const toml::node& text) { return std::strtod(text.as_string()->get().c_str(), nullptr); }
+
 void assign(RunSpec& run, const KeyRule& rule, const toml::node& node, const std::string& where) {
   const std::string& key = rule.key;
   if (const auto* integer = std::get_if<IntegerKey>(&rule.kind)) {
-    if (is_too_long(node))
-      check_range(rule, std::strtod(node.as_string()->get().c_str(), nullptr), static_cast<double>(integer->low),
-                  static_cast<double>(integer->high), where);
+    if (is_too_large<int64_t>(node))
+      check_range(rule, rounded_value(node), static_cast<double>(integer->low), static_cast<double>(integer->high),
+                  where);
     if (!node.is_integer()) fail_type(where, key, kInteger, node);
     const int64_t value = node.as_integer()->get();
     check_range(rule, value, integer->low, integer->high, where);
     integer->field(run) = value;
   } else if (const auto* real = std::get_if<RealKey>(&rule.kind)) {
+    if (is_too_large<double>(node)) check_range(rule, rounded_value(node), real->low, real->high, where);
     if (!node.is_number()) fail_type(where, key, kNumber, node);
     const double value =
         node.is_integer() ? static_cast<double>(node.as_integer()->get()) : node.as_floating_point()->get();

@@ -276,6 +276,8 @@ TEST(RunFile, HintsSayHowToWriteTheExpectedType) {
   EXPECT_TRUE(contains(hint("train.steps=2.5"), "a whole number"));
   EXPECT_TRUE(contains(hint("train.steps=99999999999999999999"), "set train.steps to at most"));
   EXPECT_TRUE(contains(hint("train.steps=-99999999999999999999"), "set train.steps to at least 1"));
+  EXPECT_TRUE(contains(hint("train.lr=1e999"), "set train.lr to at most 10"));
+  EXPECT_TRUE(contains(hint("train.lr=-1e999"), "set train.lr to at least 0"));
   EXPECT_TRUE(contains(hint("train.byte_baseline=yes"), "true or false"));
 }
 
