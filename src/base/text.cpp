@@ -34,6 +34,10 @@ std::string format_count(double count) {
   return fmt::format("{:.0f}", count);
 }
 
+std::string counted(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : noun.ends_with("ch") ? "es" : "s");
+}
+
 std::string format_shape(std::span<const int64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 static size_t edit_distance(std::string_view a, std::string_view b) {

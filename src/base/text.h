@@ -16,6 +16,8 @@ std::string format_bytes(int64_t bytes);
 std::string format_duration(double seconds);
 // "12.3M", "318k": decimal units.
 std::string format_count(double count);
+// "1 rank", "2 ranks", "2 micro-batches".
+std::string counted(int64_t count, std::string_view noun);
 
 // "[2, 64, 96]".
 std::string format_shape(std::span<const int64_t> shape);

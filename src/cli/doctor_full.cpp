@@ -12,8 +12,8 @@ constexpr size_t kMostRows = 64;
 std::string speed(double bytes_per_s) { return format_bytes(static_cast<int64_t>(bytes_per_s)) + "/s"; }
 
 void print_health(const World& world, const JobHealth& health, const std::string& folder) {
-  std::printf("%zu rank%s on %d node%s, messages by %s\n", health.ranks.size(), health.ranks.size() == 1 ? "" : "s",
-              world.nodes(), world.nodes() == 1 ? "" : "s", world.library().c_str());
+  std::printf("%s on %s, messages by %s\n", counted(std::ssize(health.ranks), "rank").c_str(),
+              counted(world.nodes(), "node").c_str(), world.library().c_str());
   std::printf("%-6s %-20s %14s %16s %16s  %s\n", "rank", "host", "computes", "to the next", "writes", "device");
   for (size_t r = 0; r < std::min(health.ranks.size(), kMostRows); ++r) {
     const RankHealth& rank = health.ranks[r];
@@ -32,9 +32,7 @@ Exit run_doctor(World& world, const DoctorOptions& options) {
   if (world.comm().rank() == 0) {
     print_health(world, health, options.folder);
     for (const std::string& problem : problems) std::printf("problem: %s\n", problem.c_str());
-    std::printf("%s\n", problems.empty()
-                            ? "no problem found"
-                            : fmt::format("{} problem{}", problems.size(), problems.size() == 1 ? "" : "s").c_str());
+    std::printf("%s\n", problems.empty() ? "no problem found" : counted(std::ssize(problems), "problem").c_str());
     std::fflush(stdout);
   }
   world.comm().barrier();  // the report is out before the first rank ends

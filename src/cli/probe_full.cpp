@@ -79,11 +79,10 @@ Exit run_probe(World& world, ProbeArguments arguments) {
   options.library_bytes = std::max<int64_t>(0, on_gpu ? memory.taken() : resident_bytes());
   if (!on_gpu) options.resident = resident_bytes;
   comm.barrier();
-  options.machine = printable(fmt::format("{} rank{} on {} node{}, {}", comm.size(), comm.size() == 1 ? "" : "s",
-                                          world.nodes(), world.nodes() == 1 ? "" : "s",
-                                          on_gpu ? describe(device)
-                                                 : fmt::format("{}, {} thread{} each, {}", cpu_name(), threads,
-                                                               threads == 1 ? "" : "s", cpu::matmul_traits().library)));
+  options.machine = printable(fmt::format(
+      "{} on {}, {}", counted(comm.size(), "rank"), counted(world.nodes(), "node"),
+      on_gpu ? describe(device)
+             : fmt::format("{}, {} each, {}", cpu_name(), counted(threads, "thread"), cpu::matmul_traits().library)));
   if (arguments.peak_tflops > 0) {
     options.peak_flops_per_s = arguments.peak_tflops * 1e12;
     options.peak_source = fmt::format("given: a peak of {:g} TFLOP/s, dense bf16", arguments.peak_tflops);

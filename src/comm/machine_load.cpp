@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/host.h"
+#include "base/text.h"
 #include "comm/cores.h"
 
 namespace mw {
@@ -101,9 +102,9 @@ std::string describe_load(const MachineLoad& load) {
                                  ? fmt::format("set train.threads={}, or stop the other processes", threads)
                                  : "stop the other processes, or start fewer ranks";
   return fmt::format(
-      "other processes use {:.1f} of the {:.0f} cores that this run computes on ({:.0f} thread{}): steps will be "
+      "other processes use {:.1f} of the {:.0f} cores that this run computes on ({}): steps will be "
       "slower; {}",
-      load.others, load.available, load.wanted, load.wanted == 1 ? "" : "s", remedy);
+      load.others, load.available, counted(std::llround(load.wanted), "thread"), remedy);
 }
 
 }  // namespace mw

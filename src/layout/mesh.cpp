@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace mw {
 namespace {
@@ -30,8 +31,8 @@ Mesh make_mesh(const MeshSpec& spec, int world, MoeTpMode tp_mode) {
   mesh.ep_first = spec.placement == RankPlacement::ep_first;
   if (world % (spec.pp * spec.tp) != 0)  // in 64 bits: each of them may be a million
     fail(Exit::config,
-         fmt::format("the run has {} rank{}, which is not a multiple of mesh.pp = {} x mesh.tp = {}", world,
-                     world == 1 ? "" : "s", spec.pp, spec.tp),
+         fmt::format("the run has {}, which is not a multiple of mesh.pp = {} x mesh.tp = {}", counted(world, "rank"),
+                     spec.pp, spec.tp),
          fmt::format("choose mesh.pp and mesh.tp so that their product is {}{}", a_divisor_of(world),
                      more_ranks(world, spec.pp * spec.tp)));
   mesh.pp = static_cast<int>(spec.pp);
@@ -42,8 +43,8 @@ Mesh make_mesh(const MeshSpec& spec, int world, MoeTpMode tp_mode) {
   const int shared = mesh.ted ? mesh.dp : stage;  // ranks that share the experts out
   if (spec.ep > shared || shared % spec.ep != 0)
     fail(Exit::config,
-         fmt::format("mesh.ep = {} does not divide the {} {}rank{} of {}", spec.ep, shared,
-                     mesh.ted ? "data-parallel " : "", shared == 1 ? "" : "s",
+         fmt::format("mesh.ep = {} does not divide the {} of {}", spec.ep,
+                     counted(shared, mesh.ted ? "data-parallel rank" : "rank"),
                      mesh.pp == 1 ? "the run" : "a pipeline stage"),
          fmt::format("set mesh.ep to {}{}", a_divisor_of(shared), more_ranks(world, spec.ep)));
   mesh.ep = static_cast<int>(spec.ep);
@@ -99,7 +100,7 @@ std::vector<int> group_of(const Mesh& mesh, MeshAxis axis, int rank) {
 }
 
 std::string describe(const Mesh& mesh) {
-  return fmt::format("{} rank{}: {}dp {}, {}ep {} x edp {} ({}{})", mesh.world, mesh.world == 1 ? "" : "s",
+  return fmt::format("{}: {}dp {}, {}ep {} x edp {} ({}{})", counted(mesh.world, "rank"),
                      mesh.pp > 1 ? fmt::format("pp {}, ", mesh.pp) : "", mesh.dp,
                      mesh.tp > 1 ? fmt::format("tp {}, ", mesh.tp) : "", mesh.ep, mesh.edp,
                      mesh.ep_first ? "ep-first" : "dp-first", mesh.ted ? ", experts cut over tp" : "");

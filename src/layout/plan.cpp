@@ -349,11 +349,10 @@ std::string describe(const Plan& plan) {
                                                  halves(ByteKind::moment, DType::bf16, " (in bf16)")};
   const int64_t version = plan.placements == nullptr ? 0 : plan.placements->version;
   std::string text = fmt::format(
-      "mesh {}{}; {} sequences{} x {} tokens per rank and micro-batch, {} micro-batch{} per step\n",
-      describe(plan.mesh), version == 0 ? "" : fmt::format("; version {} of the placement", version),
-      plan.batch.sequences,
+      "mesh {}{}; {} sequences{} x {} tokens per rank and micro-batch, {} per step\n", describe(plan.mesh),
+      version == 0 ? "" : fmt::format("; version {} of the placement", version), plan.batch.sequences,
       plan.run.mesh.shares.empty() ? "" : fmt::format(" (of {}, shared {})", plan.batch.all, plan.run.mesh.shares),
-      plan.batch.seq_len, plan.run.train.micro_batches, plan.run.train.micro_batches == 1 ? "" : "es");
+      plan.batch.seq_len, counted(plan.run.train.micro_batches, "micro-batch"));
   if (plan.mesh.pp > 1)
     text += fmt::format("pipeline {}; rank {} has {}\n", describe(plan.pipeline), plan.rank, describe(plan.stages));
   if (plan.run.moe.weight_slots != MoeRunSpec{}.weight_slots && plan.weight_cache.slots.count() > 0)

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/product_bytes.h"
+#include "base/text.h"
 
 namespace mw {
 namespace {
@@ -147,7 +148,7 @@ std::string describe_rank_kinds(const PlatformProfile& profile) {
   std::string text;
   for (const RankKind& kind : *profile.rank_kinds)
     text += fmt::format(
-        "{}{} rank{}{}", text.empty() ? "" : ", ", kind.ranks, kind.ranks == 1 ? "" : "s",
+        "{}{}{}", text.empty() ? "" : ", ", counted(kind.ranks, "rank"),
         kind.speed > 1 ? fmt::format(" at {:.3g} times the speed of the slowest", kind.speed) : " of those");
   return text;
 }

@@ -430,8 +430,8 @@ PlatformProfile read_platform_profile(const std::string& path, int ranks) {
   PlatformProfile profile = read_platform_profile(path);
   if (ranks > profile.levels.back().ranks)
     fail(Exit::config,
-         fmt::format("{} describes links among {} rank{}, but {} are planned", path, profile.levels.back().ranks,
-                     profile.levels.back().ranks == 1 ? "" : "s", ranks),
+         fmt::format("{} describes links among {}, but {} are planned", path,
+                     counted(profile.levels.back().ranks, "rank"), ranks),
          fmt::format("set --ranks or plan.ranks to at most {}, or add a level to the profile",
                      profile.levels.back().ranks));
   return profile;

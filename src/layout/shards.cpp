@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace mw {
 namespace {
@@ -225,9 +226,9 @@ void check_tensor_parallel(const ModelSpec& model, const RunSpec& run, const Mes
   }
   if (sequences % sample_unit(model, run, mesh) == 0) return;
   fail(Exit::config,
-       fmt::format("{} needs whole sequences on a rank, but mesh.tp = {} does not divide the {} sequence{} of a "
+       fmt::format("{} needs whole sequences on a rank, but mesh.tp = {} does not divide the {} of a "
                    "micro-batch",
-                   what_needs_sequences(model, run), tp, sequences, sequences == 1 ? "" : "s"),
+                   what_needs_sequences(model, run), tp, counted(sequences, "sequence")),
        run.mesh.shares.empty()
            ? fmt::format("set train.global_batch to a multiple of train.micro_batches x dp x mesh.tp = {}",
                          run.train.micro_batches * mesh.dp * tp)

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "layout/shares.h"
 
 namespace mw {
@@ -22,8 +23,8 @@ std::vector<int64_t> parse_counts(const std::string& wanted, int64_t layers, int
   const char* at = wanted.data();
   const char* const end = at + wanted.size();
   const std::string hint =
-      fmt::format("list the number of layers of each of the {} stage{}, {} in total, or leave mesh.stage_layers empty",
-                  stages, stages == 1 ? "" : "s", layers);
+      fmt::format("list the number of layers of each of the {}, {} in total, or leave mesh.stage_layers empty",
+                  counted(stages, "stage"), layers);
   while (at != end) {
     int64_t count = 0;
     const auto [next, error] = std::from_chars(at, end, count);

@@ -165,8 +165,8 @@ std::vector<MeasuredStep> steps_of(const Request& request, const std::vector<Mea
   wanted.tokens = static_cast<double>(train.global_batch * train.seq_len);
   wanted.flops_per_token = 3 * forward_flops_per_token(request.model, train.seq_len);
   const auto description = [](const MeasuredStep& s) {
-    return fmt::format("{} on {} rank{} in {}, {} tokens of {:.6g} FLOP a step", s.layout, s.ranks,
-                       s.ranks == 1 ? "" : "s", s.dtype, s.tokens, s.flops_per_token);
+    return fmt::format("{} on {} in {}, {} tokens of {:.6g} FLOP a step", s.layout, counted(s.ranks, "rank"), s.dtype,
+                       s.tokens, s.flops_per_token);
   };
   std::vector<MeasuredStep> same;
   for (const MeasuredStep& s : steps)

@@ -145,8 +145,7 @@ std::string smallest_change(const Request& request, const SearchResult& result, 
   for (int changes = 1; changes <= 3; ++changes)
     for (const Weighed& weighed : result.weighed)
       if (fit_of(request, weighed.needed) == MemoryFit::with_margin && differences(weighed.layout) == changes)
-        return fmt::format("the fastest that fits with {} change{}: {}", changes, changes == 1 ? "" : "s",
-                           describe(weighed.layout));
+        return fmt::format("the fastest that fits with {}: {}", counted(changes, "change"), describe(weighed.layout));
   return "no layout that differs in three choices fits";
 }
 
@@ -172,8 +171,8 @@ std::vector<PricedExchange> price_exchanges(const Request& request, const LayerS
 std::string describe_cheapest(const std::vector<PricedExchange>& exchanges, const LayerSpec& layer, int64_t layers) {
   const auto cheaper = [](const PricedExchange& a, const PricedExchange& b) { return a.seconds < b.seconds; };
   const PricedExchange& best = *std::min_element(exchanges.begin(), exchanges.end(), cheaper);
-  return fmt::format("  cheapest for {} layer{} of {} experts x {}, top-{}: {}\n", layers, layers == 1 ? "" : "s",
-                     layer.moe.experts, layer.moe.width, layer.moe.top_k, best.volume.transport);
+  return fmt::format("  cheapest for {} of {} experts x {}, top-{}: {}\n", counted(layers, "layer"), layer.moe.experts,
+                     layer.moe.width, layer.moe.top_k, best.volume.transport);
 }
 
 // Loads that the plan reckons with, and what each way to bring tokens and experts together would send.
@@ -201,8 +200,8 @@ std::string describe_exchanges(const Request& request, const Layout& layout) {
   const int64_t tokens = most_samples(request.run, layout.micro_batches, mesh.dp) * request.run.train.seq_len;
   const auto routed = static_cast<double>(routed_tokens(mesh, {}, tokens).count);
   text += fmt::format(
-      "an MoE layer's exchanges, forward and backward, of one rank and micro-batch with even loads, over {} node{}\n",
-      shape.nodes, shape.nodes == 1 ? "" : "s");
+      "an MoE layer's exchanges, forward and backward, of one rank and micro-batch with even loads, over {}\n",
+      counted(shape.nodes, "node"));
   for (const PricedExchange& e : price_exchanges(request, *moe, routed, group, shape))
     text += fmt::format("  {:<14} {:>10} within a node {:>10} between nodes, {:>9} at best\n", e.volume.transport,
                         format_bytes(static_cast<int64_t>(e.volume.forward.near + e.volume.backward.near)),
@@ -223,9 +222,8 @@ std::string describe_exchanges(const Request& request, const Layout& layout) {
 std::string describe_request(const Request& request, const SearchResult& result) {
   const TrainSpec& train = request.run.train;
   std::string text = fmt::format("model {}\n", summary(request.model));
-  text +=
-      fmt::format("{} rank{} of {}; {} samples of {} tokens a step, {}\n", request.ranks, request.ranks == 1 ? "" : "s",
-                  request.profile.name, train.global_batch, train.seq_len, word_of(train.dtype));
+  text += fmt::format("{} of {}; {} samples of {} tokens a step, {}\n", counted(request.ranks, "rank"),
+                      request.profile.name, train.global_batch, train.seq_len, word_of(train.dtype));
   for (const std::string& source : request.profile.sources) text += fmt::format("  {}\n", source);
   if (request.profile.rank_kinds) text += fmt::format("  unequal: {}\n", describe_rank_kinds(request.profile));
   text += fmt::format("weighed {} layouts in {:.2f} s, {} fit; {} simulated in {:.2f} s\n", result.layouts,

@@ -38,6 +38,12 @@ TEST(Text, FormatsCounts) {
   EXPECT_EQ(format_count(46'702'792'704.0), "46.70B");
 }
 
+TEST(Text, CountsThings) {
+  EXPECT_EQ(counted(1, "rank"), "1 rank");
+  EXPECT_EQ(counted(0, "rank"), "0 ranks");
+  EXPECT_EQ(counted(2, "micro-batch"), "2 micro-batches");
+}
+
 TEST(Text, FindsTheNearestWord) {
   const std::vector<std::string> keys = {"train.lr", "train.warmup", "train.weight_decay", "mesh.ep"};
   EXPECT_EQ(nearest("train.lr", keys), "train.lr");

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/text.h"
+
 namespace mw {
 namespace {
 
@@ -34,8 +36,8 @@ std::optional<std::string> StrangerLog::sum_up(double now, bool at_end) {
     count += times;
     kinds.push_back(fmt::format("{} x {}", times, why));
   }
-  std::string line = fmt::format("refused {} more connection{} from {}{}: {}", count, count == 1 ? "" : "s",
-                                 fmt::join(hosts_, ", "), more_hosts_ ? " and others" : "", fmt::join(kinds, ", "));
+  std::string line = fmt::format("refused {} from {}{}: {}", counted(count, "more connection"), fmt::join(hosts_, ", "),
+                                 more_hosts_ ? " and others" : "", fmt::join(kinds, ", "));
   unsaid_.clear();
   hosts_.clear();
   more_hosts_ = false;

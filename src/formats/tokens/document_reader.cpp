@@ -203,11 +203,10 @@ std::string describe_passed_over(const std::vector<std::string>& files) {
       lines += std::count(block->bytes.begin(), block->bytes.end(), '\n') + (block->bytes.back() == '\n' ? 0 : 1);
       for_each_line(*block, [&](std::string_view, const std::string&) { ++with_words; });
     }
-    const auto count = [](int64_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); };
     std::string found = "no text";
     if (lines > 0)
-      found = fmt::format("{} without text and {} passed over", count(with_words, "line"),
-                          count(lines - with_words, "blank line"));
+      found = fmt::format("{} without text and {} passed over", counted(with_words, "line"),
+                          counted(lines - with_words, "blank line"));
     text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", files[i], found);
   }
   if (files.size() > kNamed) text += fmt::format("; and {} more files", files.size() - kNamed);

@@ -75,9 +75,8 @@ std::vector<TextFile> search_tree(const std::string& root, const std::vector<std
   }
   if (found.empty()) {
     fail(Exit::data,
-         fmt::format("{}: expected a text file{}, got none among {} file{}{}", root,
-                     suffixes.empty() ? "" : " with a suffix of " + quoted_list(suffixes), seen_count,
-                     seen_count == 1 ? "" : "s",
+         fmt::format("{}: expected a text file{}, got none among {}{}", root,
+                     suffixes.empty() ? "" : " with a suffix of " + quoted_list(suffixes), counted(seen_count, "file"),
                      seen.empty() ? "" : " with the suffixes " + quoted_list({seen.begin(), seen.end()})),
          suffixes.empty() ? "name a folder with text files"
                           : "set data.path to a folder with text, and data.suffixes to suffixes that it contains "
@@ -210,7 +209,7 @@ std::vector<int64_t> TextCorpus::document_begins(int64_t first, int64_t count) c
 }
 
 std::string TextCorpus::describe() const {
-  return fmt::format("text {}: {} file{}, {} byte tokens", path_, parts_.size(), parts_.size() == 1 ? "" : "s",
+  return fmt::format("text {}: {}, {} byte tokens", path_, counted(std::ssize(parts_), "file"),
                      format_count(static_cast<double>(size_)));
 }
 

@@ -191,12 +191,9 @@ std::string describe(const std::vector<Action>& actions) {
 }
 
 std::string describe(const PipelineShape& shape) {
-  const auto count = [](int64_t n, const char* one, const char* many) {
-    return fmt::format("{} {}", n, n == 1 ? one : many);
-  };
-  std::string text = fmt::format("{}, {}", word_of(shape.kind), count(shape.ranks, "rank", "ranks"));
+  std::string text = fmt::format("{}, {}", word_of(shape.kind), counted(shape.ranks, "rank"));
   if (shape.chunks > 1) text += fmt::format(" x {} stages", shape.chunks);
-  return text + ", " + count(shape.micro_batches, "micro-batch", "micro-batches");
+  return text + ", " + counted(shape.micro_batches, "micro-batch");
 }
 
 }  // namespace mw

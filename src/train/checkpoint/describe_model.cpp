@@ -46,7 +46,7 @@ FolderSize measure_folder(const std::string& folder) {
 }
 
 std::string format_size(const FolderSize& size) {
-  return fmt::format("{} in {} file{}", format_bytes(size.bytes), size.weight_files, size.weight_files == 1 ? "" : "s");
+  return fmt::format("{} in {}", format_bytes(size.bytes), counted(size.weight_files, "file"));
 }
 
 std::string modification_time(const std::string& path) {
@@ -127,8 +127,8 @@ std::string describe_checkpoint(const std::string& folder) {
                                               word_of(run.moments))
                                 : "no moments: weights alone");
   if (unreadable.empty()) {
-    const std::string ranks = fmt::format("{} rank{}", size.weight_files, size.weight_files == 1 ? "" : "s");
-    text += line("layout", fmt::format("{}, {}, {}", ranks, describe(layout_of(run)), word_of(run.train.dtype)));
+    text += line("layout", fmt::format("{}, {}, {}", counted(size.weight_files, "rank"), describe(layout_of(run)),
+                                       word_of(run.train.dtype)));
     text += line("data", describe_data(run.data));
   }
   return text + line("written", fmt::format("{}, {}", modification_time(folder + "/DONE"), format_size(size)));

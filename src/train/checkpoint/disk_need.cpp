@@ -40,15 +40,14 @@ void check_disk(const CheckpointSpec& checkpoint, const DiskNeed& need) {
   if (!need.free || need.bytes() <= *need.free) return;
   const int64_t fitting = *need.free / std::max<int64_t>(need.each, 1);
   const int64_t fewer = fitting - 1 + need.existing;  // beside it, one is being written
-  fail(
-      Exit::checkpoint,
-      fmt::format("checkpoint.dir = \"{}\": the run writes up to {} more checkpoint{} of {} at a time (checkpoint.keep "
-                  "= {}, and one that is being written), {} in all, and {} are free",
-                  checkpoint.dir, need.checkpoints, need.checkpoints == 1 ? "" : "s", format_bytes(need.each),
-                  checkpoint.keep, format_bytes(need.bytes()), format_bytes(*need.free)),
-      fitting >= 1 && fewer >= 1
-          ? fmt::format("checkpoint.keep={} fits; or free space, or set checkpoint.dir to a larger disk", fewer)
-          : "free space, or set checkpoint.dir to a larger disk");
+  fail(Exit::checkpoint,
+       fmt::format("checkpoint.dir = \"{}\": the run writes up to {} of {} at a time (checkpoint.keep "
+                   "= {}, and one that is being written), {} in all, and {} are free",
+                   checkpoint.dir, counted(need.checkpoints, "more checkpoint"), format_bytes(need.each),
+                   checkpoint.keep, format_bytes(need.bytes()), format_bytes(*need.free)),
+       fitting >= 1 && fewer >= 1
+           ? fmt::format("checkpoint.keep={} fits; or free space, or set checkpoint.dir to a larger disk", fewer)
+           : "free space, or set checkpoint.dir to a larger disk");
 }
 
 }  // namespace mw

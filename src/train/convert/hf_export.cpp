@@ -279,8 +279,8 @@ std::string export_checkpoint(Comm& world, const HfExport& request) {
     folder->finish();
   }
   world.barrier();
-  return fmt::format("wrote {}: {} in {}, {} file{}{}", request.out, target.model.family, hf_name(target.dtype),
-                     target.shards.size(), target.shards.size() == 1 ? "" : "s", copied);
+  return fmt::format("wrote {}: {} in {}, {}{}", request.out, target.model.family, hf_name(target.dtype),
+                     counted(std::ssize(target.shards), "file"), copied);
 }
 
 }  // namespace mw

@@ -129,8 +129,8 @@ std::vector<Question> read_questions(const std::string& path) {
 }
 
 std::string describe(const ChoiceResult& result) {
-  return fmt::format("accuracy {:.4f}, per byte {:.4f}, of {} question{}", result.accuracy, result.accuracy_per_byte,
-                     result.questions, result.questions == 1 ? "" : "s");
+  return fmt::format("accuracy {:.4f}, per byte {:.4f}, of {}", result.accuracy, result.accuracy_per_byte,
+                     counted(result.questions, "question"));
 }
 
 ChoiceResult answer_questions(Engine& engine, Tokenizer& tokenizer, std::span<const Question> questions) {

@@ -29,8 +29,6 @@ std::string now_utc() {
   return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M UTC", &parts)};
 }
 
-const char* plural(int64_t count) { return count == 1 ? "" : "s"; }
-
 std::string describe_attention(const AttentionSpec& a) {
   if (a.is_latent()) return fmt::format("latent attention with {} heads of {}", a.heads, a.head_dim);
   return fmt::format("{} heads of {}, {} key/value heads", a.heads, a.head_dim, a.kv_heads);
@@ -81,9 +79,9 @@ nlohmann::ordered_json describe_run(const World& world, const Engine& engine, co
       {"steps", fmt::format("{} to {}", step + 1, train.steps)},
       {"optimizer", describe_optimizer(train)},
       {"seed", std::to_string(train.seed)},
-      {"layout", fmt::format("{} rank{}: {}", ranks, plural(ranks), describe(layout_of(plan.run)))},
-      {"machine", fmt::format("{}, {} node{}, {} thread{} per rank; {}; messages by {}", host_name(), world.nodes(),
-                              plural(world.nodes()), threads, plural(threads),
+      {"layout", fmt::format("{}: {}", counted(ranks, "rank"), describe(layout_of(plan.run)))},
+      {"machine", fmt::format("{}, {}, {} per rank; {}; messages by {}", host_name(), counted(world.nodes(), "node"),
+                              counted(threads, "thread"),
                               describe_products(train.dtype, engine.device, engine.near_cores), world.library())},
       {"started", now_utc()},
       {"version", version},
@@ -95,8 +93,8 @@ std::vector<std::string> describe_machine(World& world, Engine& engine, const Cp
   const RunSpec& run = engine.plan.run;
   const int threads = engine.stream.threads();
   const bool on_cpu = engine.device.kind == DeviceKind::cpu;
-  std::vector<std::string> lines = {fmt::format("{} node{}, {} thread{} per rank, messages by {}; {}", world.nodes(),
-                                                plural(world.nodes()), threads, plural(threads), world.library(),
+  std::vector<std::string> lines = {fmt::format("{}, {} per rank, messages by {}; {}", counted(world.nodes(), "node"),
+                                                counted(threads, "thread"), world.library(),
                                                 describe_products(run.train.dtype, engine.device, engine.near_cores))};
   if (world.comm().rank() == 0 && !on_cpu) lines.push_back(describe_kernels(engine.plan, engine.params, engine.stream));
   if (on_cpu) {

@@ -95,8 +95,8 @@ void check_transports_to_time(const RunSpec& run, int ranks) {
          "set debug.processors = \"\" for the probe, or probe without a run file");
   if (run.mesh.ep < 2 || ranks < 2)
     fail(Exit::config,
-         fmt::format("mesh.ep = {} on {} rank{}: no rows are exchanged, so that there are no transports to compare",
-                     run.mesh.ep, ranks, ranks == 1 ? "" : "s"),
+         fmt::format("mesh.ep = {} on {}: no rows are exchanged, so that there are no transports to compare",
+                     run.mesh.ep, counted(ranks, "rank")),
          "start as many ranks as the run will have, with mesh.ep of at least 2, or probe without a run file");
 }
 

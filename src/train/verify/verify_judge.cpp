@@ -84,11 +84,9 @@ void judge_gradients(const std::vector<GradientDifference>& gradients, double gl
       noise_only > 0 ? fmt::format(" ({} of them within rounding noise)", noise_only) : "", largest));
 }
 
-std::string count(int64_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
-
 std::string describe(const RoutingDifference& d) {
-  std::string text = count(d.tokens, "token") + " routed differently";
-  if (d.drops > 0) text += fmt::format(", {} dropped by one alone", count(d.drops, "row"));
+  std::string text = counted(d.tokens, "token") + " routed differently";
+  if (d.drops > 0) text += fmt::format(", {} dropped by one alone", counted(d.drops, "row"));
   return text;
 }
 
