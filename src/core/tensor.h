@@ -74,6 +74,7 @@ struct TensorView {
   TensorView at(int64_t index) const;
   // The same elements with another shape.
   TensorView reshape(std::initializer_list<int64_t> dims) const;
+  TensorView flat() const { return reshape({numel()}); }
 
   std::string describe() const;  // "bf16[128, 64]"
 };

@@ -60,7 +60,7 @@ class MuonUpdate {
 
 // `elements` of the local tensor, in a tensor of those that the rank owns.
 TensorView owned(const Parameter& p, const TensorView& view, ElementRange elements) {
-  return view.reshape({view.numel()}).slice(elements.begin - p.owned.begin, elements.count);
+  return view.flat().slice(elements.begin - p.owned.begin, elements.count);
 }
 
 void MuonUpdate::add_momentum(Parameter& p, ElementRange elements, const TensorView& out) {

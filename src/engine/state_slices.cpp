@@ -23,7 +23,7 @@ std::vector<Value> converted(const std::byte* from, int64_t count, Convert conve
 
 // Elements [at, at + count) of a view that may be empty.
 TensorView part_of(const TensorView& view, int64_t at, int64_t count) {
-  return view.data == nullptr ? view : view.reshape({view.numel()}).slice(at, count);
+  return view.data == nullptr ? view : view.flat().slice(at, count);
 }
 
 }  // namespace

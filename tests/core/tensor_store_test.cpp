@@ -64,6 +64,8 @@ TEST(TensorStore, GrowsWithoutMoving) {
   EXPECT_EQ(rows.committed_rows(), 1000000);                // the reserve stops at the bound
   EXPECT_EQ(store.rows("grow").committed_rows(), 1000000);  // copies see the same memory
   EXPECT_EQ(rows.take(3).data, first.data);                 // fewer rows again
+  EXPECT_EQ(rows.take(2, 3).data, first.at(2).data);
+  EXPECT_EQ(rows.take(2, 3).dim(0), 3);
   EXPECT_EQ(rows.grows(), grows);
   EXPECT_EQ(store.peak_growing_bytes(), 1000000 * 32);
   error_of([&] { rows.take(1000001); }, Exit::internal);

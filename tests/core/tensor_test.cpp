@@ -55,6 +55,7 @@ TEST(TensorView, Reshapes) {
   const TensorView t(data.data(), DType::f32, {4, 6});
   EXPECT_EQ(t.reshape({2, 2, 3, 2}).describe(), "f32[2, 2, 3, 2]");
   EXPECT_EQ(t.reshape({24}).data, t.data);
+  EXPECT_EQ(t.flat().describe(), "f32[24]");
   EXPECT_TRUE(contains(error_of([&] { t.reshape({5, 5}); }, Exit::internal), "f32[4, 6]"));
 }
 

@@ -8,12 +8,6 @@
 namespace mw {
 namespace {
 
-TensorView flat(TensorView view) { return view.reshape({view.numel()}); }
-
-TensorView slice_of(GrowingTensor& tensor, int64_t first, int64_t rows) {
-  return tensor.take(first + rows).slice(first, rows);
-}
-
 // A scope of the gateway's part, on the queue where it runs.
 struct RelayScope {
   RelayScope(Stream& stream, Stream& relay, const char* label) {
@@ -97,7 +91,7 @@ TensorView ByNodeTransport::choices_of(const Chunk& chunk) {
 }
 
 TensorView ByNodeTransport::of_choices(GrowingTensor& table, const Chunk& chunk) {
-  return flat(table.take(layout_.tokens).slice(chunk.first_token, chunk.tokens));
+  return table.take(layout_.tokens).slice(chunk.first_token, chunk.tokens).flat();
 }
 
 // Layers with other numbers of choices may share a tensor.
@@ -173,8 +167,8 @@ void ByNodeTransport::send_units(Stream& stream, Pass pass, Chunk& chunk) {
   const int64_t sent = chunk.sent_rows, pilots = plan.far.receive_rows;
   const bool mixes_up = options_.fault == Fault::wrong_gateway_order && pass == Pass::forward;
   const ExchangeLeg mixed_up = mixes_up ? received_backwards(plan.far) : ExchangeLeg{};
-  send(mixes_up ? mixed_up : plan.far, chunk.home_leg.others, slice_of(t_.rows, first.sent, sent),
-       slice_of(t_.pilots, first.pilot, pilots), units_of(pass, chunk));
+  send(mixes_up ? mixed_up : plan.far, chunk.home_leg.others, t_.rows.take(first.sent, sent),
+       t_.pilots.take(first.pilot, pilots), units_of(pass, chunk));
   if (forward)
     send(plan.far, plan.home, by_unit(t_.row_choices, first.sent, sent), by_unit(t_.pilot_choices, first.pilot, pilots),
          by_unit(t_.unit_choices, first.unit, plan.units));
@@ -200,7 +194,7 @@ std::vector<ByNodeTransport::RowRange> ByNodeTransport::ranges_outside(std::init
 
 void ByNodeTransport::pack(Stream& stream, Pass pass, const Chunk& chunk, TensorView source_TD) {
   const int64_t sent = chunk.sent_rows;
-  const TensorView rows = slice_of(t_.rows, chunk.first.sent, sent);
+  const TensorView rows = t_.rows.take(chunk.first.sent, sent);
   for (const RowRange& others : ranges_outside({chunk.home_leg.own_sent}, sent))
     pack_rows(stream, chunk, source_TD, others, rows.slice(others.first, others.rows));
   if (pass == Pass::backward) return;
@@ -222,7 +216,7 @@ void ByNodeTransport::gather_range(Stream& stream, TensorView from, TensorView t
 }
 
 TensorView ByNodeTransport::units_of(Pass pass, const Chunk& chunk) {
-  return slice_of(pass == Pass::backward ? t_.arrived : t_.units, chunk.first.unit, chunk.plan.units);
+  return (pass == Pass::backward ? t_.arrived : t_.units).take(chunk.first.unit, chunk.plan.units);
 }
 
 // The gateway's part: what came from other islands goes on to the ranks of this one.
@@ -236,17 +230,17 @@ void ByNodeTransport::pass_on(Stream& stream, Pass pass, Chunk& chunk) {
   const Begins& first = chunk.first;
   const int64_t pilots = plan.far.receive_rows, spread = plan.spread.send_rows;
   const bool forward = pass != Pass::backward, weighs = forward && carries_weights(pass);
-  const TensorView table = slice_of(t_.spread_pilots, first.spread, spread);
+  const TensorView table = t_.spread_pilots.take(first.spread, spread);
   if (forward) {
     const TensorView choices = by_unit(t_.pilot_choices, first.pilot, pilots),
-                     leads = slice_of(t_.spread_leads, first.spread, spread);
+                     leads = t_.spread_leads.take(first.spread, spread);
     sort_units(relay, choices, {}, parts_.place, island_size_, options_.merge,
                {table, leads, by_unit(t_.spread_units, first.pilot, pilots)});
     unit_choices(relay, choices, weighs ? by_unit(t_.pilot_weights, first.pilot, pilots) : TensorView{}, leads,
                  parts_.place, options_.merge, by_unit(t_.spread_choices, first.spread, spread),
                  weighs ? by_unit(t_.spread_weights, first.spread, spread) : TensorView{});
   }
-  const TensorView rows = slice_of(t_.pilots, first.pilot, pilots), copies = slice_of(t_.spread, first.spread, spread),
+  const TensorView rows = t_.pilots.take(first.pilot, pilots), copies = t_.spread.take(first.spread, spread),
                    units = units_of(pass, chunk);
   const auto copy = [&](RowRange range, TensorView out) {
     gather_range(relay, rows, table, range, out);
@@ -280,16 +274,16 @@ void ByNodeTransport::order_units(Stream& stream, const Chunk& chunk) {
     runs.push_back({to, chunk.first.unit + from.first, from.rows});
     to += from.rows;
   }
-  fill_index(stream, runs, slice_of(t_.unit_order, chunk.first.unit, chunk.plan.units));
+  fill_index(stream, runs, t_.unit_order.take(chunk.first.unit, chunk.plan.units));
 }
 
 // The experts' part: the sorted rows, in the order of flat.
 void ByNodeTransport::sort_arrived(Stream& stream, const Chunk& chunk) {
-  const TensorView order = slice_of(t_.unit_order, chunk.first.unit, chunk.plan.units);
+  const TensorView order = t_.unit_order.take(chunk.first.unit, chunk.plan.units);
   const int64_t units = chunk.first.unit + chunk.plan.units, row = chunk.offsets.front();
   const int64_t rows = chunk.offsets.back() - row;
   sort_units(stream, by_unit(t_.unit_choices, 0, units), order, parts_.slot, slots_, false,
-             {slice_of(t_.unit_index, row, rows), slice_of(t_.unit_leads, row, rows), by_unit(t_.unit_rows, 0, units)});
+             {t_.unit_index.take(row, rows), t_.unit_leads.take(row, rows), by_unit(t_.unit_rows, 0, units)});
 }
 
 ExpertBatch ByNodeTransport::dispatch_finish(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) {
@@ -317,8 +311,8 @@ ExpertBatch ByNodeTransport::dispatch_finish(Stream& stream, Pass pass, int64_t 
 // The gate weights that came with the units, by sorted row.
 void ByNodeTransport::place_weights(Stream& stream, const Chunk& chunk) {
   const int64_t row = chunk.offsets.front();
-  scatter_values(stream, flat(by_unit(t_.unit_weights, chunk.first.unit, chunk.plan.units)),
-                 flat(by_unit(t_.unit_rows, chunk.first.unit, chunk.plan.units)),
+  scatter_values(stream, by_unit(t_.unit_weights, chunk.first.unit, chunk.plan.units).flat(),
+                 by_unit(t_.unit_rows, chunk.first.unit, chunk.plan.units).flat(),
                  scratch_.row_weights.take(end_.row).slice(row, chunk.offsets.back() - row));
 }
 
@@ -334,7 +328,7 @@ ExpertBatch ByNodeTransport::forward_rows(int64_t chunk, TensorView) {
 
 void ByNodeTransport::merge_values(Stream& stream, TensorView from, TensorView table, TensorView out) const {
   // Each choice travels with one unit: a sum has one summand.
-  if (width_ == 1) gather_values(stream, flat(from), flat(table), flat(out));
+  if (width_ == 1) gather_values(stream, from.flat(), table.flat(), out.flat());
   else combine_rows(stream, from, table, {}, {}, out);
 }
 
@@ -352,7 +346,7 @@ void ByNodeTransport::send_back_units(Stream& stream, Pass pass, Chunk& chunk) {
   const int64_t row = chunk.offsets.front(), rows = chunk.offsets.back() - row;
   const TensorView table = by_unit(t_.unit_rows, first.unit, plan.units),
                    weights = by_unit(t_.unit_weights, first.unit, plan.units),
-                   merged = slice_of(t_.arrived, first.unit, plan.units);
+                   merged = t_.arrived.take(first.unit, plan.units);
   const Leg &home_leg = chunk.home_leg, &spread_leg = chunk.spread_leg;
   for (const RowRange& others : ranges_outside({home_leg.own_received, spread_leg.own_received}, plan.units))
     merge_rows(stream, pass, chunk, others, merged.slice(others.first, others.rows));
@@ -364,15 +358,15 @@ void ByNodeTransport::send_back_units(Stream& stream, Pass pass, Chunk& chunk) {
     home.push_back(exchange_of(to_island, Direction::to_tokens, sent, units));
   };
   const int64_t sent = chunk.sent_rows;
-  const TensorView returned = slice_of(t_.rows, first.sent, sent),
-                   copies = slice_of(t_.spread, first.spread, plan.spread.send_rows);
+  const TensorView returned = t_.rows.take(first.sent, sent),
+                   copies = t_.spread.take(first.spread, plan.spread.send_rows);
   send(spread_leg.others, home_leg.others, merged, copies, returned);
   if (backward) {
     // The weights have been read: their memory takes the gate gradients.
     const TensorView d_weights = scratch_.d_row_weights.take(end_.row).slice(row, rows);
-    gather_values(stream, d_weights, flat(table), flat(weights));
+    gather_values(stream, d_weights, table.flat(), weights.flat());
     if (const int64_t others = table.numel() - 1; options_.fault == Fault::swap_gate_gradients && others > 0)
-      gather_values(stream, d_weights, flat(table).slice(1, others), flat(weights).slice(0, others));
+      gather_values(stream, d_weights, table.flat().slice(1, others), weights.flat().slice(0, others));
     send(plan.spread, plan.home, weights, by_unit(t_.spread_weights, first.spread, plan.spread.send_rows),
          by_unit(t_.row_weights, first.sent, sent));
   }
@@ -413,9 +407,9 @@ void ByNodeTransport::send_back_pilots(Stream& stream, Pass pass, Chunk& chunk) 
   const auto send = [&](TensorView from, TensorView to) {
     exchanges.push_back(exchange_of(plan.far, Direction::to_tokens, to, from));
   };
-  const TensorView rows = slice_of(t_.pilots, first.pilot, pilots);
-  combine_rows(relay, slice_of(t_.spread, first.spread, spread), table, {}, {}, rows);
-  send(rows, slice_of(t_.rows, first.sent, sent));
+  const TensorView rows = t_.pilots.take(first.pilot, pilots);
+  combine_rows(relay, t_.spread.take(first.spread, spread), table, {}, {}, rows);
+  send(rows, t_.rows.take(first.sent, sent));
   if (pass == Pass::backward) {
     const TensorView values = by_unit(t_.pilot_weights, first.pilot, pilots);
     merge_values(relay, by_unit(t_.spread_weights, first.spread, spread), table, values);
@@ -439,7 +433,7 @@ void ByNodeTransport::combine_finish(Stream& stream, Pass pass, int64_t chunk, c
   const TensorView table = tokens(t_.sent_units.take(layout_.tokens));
   const bool weighs = pass == Pass::forward && !options_.merge;
   const TraceScope part(stream.trace(), pass == Pass::forward ? "combine_tokens" : "combine_gradient");
-  combine_rows(stream, slice_of(t_.rows, own.first.sent, sent), table, weighs ? tokens(gate_weights_) : TensorView{},
+  combine_rows(stream, t_.rows.take(own.first.sent, sent), table, weighs ? tokens(gate_weights_) : TensorView{},
                tokens(target.base_TD), tokens(target.out_TD));
   if (pass == Pass::backward)
     merge_values(stream, by_unit(t_.row_weights, own.first.sent, sent), table, tokens(target.d_weights_TK));

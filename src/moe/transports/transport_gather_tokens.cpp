@@ -10,12 +10,6 @@
 namespace mw {
 namespace {
 
-TensorView flat(TensorView view) { return view.reshape({view.numel()}); }
-
-TensorView slice_of(GrowingTensor& tensor, int64_t first, int64_t rows) {
-  return tensor.take(first + rows).slice(first, rows);
-}
-
 RowExchange exchange_of(TensorView from, TensorView to) {
   RowExchange x;
   x.row_bytes = from.cols() * size_of(from.dtype);
@@ -117,11 +111,11 @@ ExpertBatch GatherTokensTransport::dispatch_finish(Stream& stream, Pass pass, in
   ExpertBatch batch = forward_rows(chunk, source_TD);
   batch.out = {scratch_.y.take(own.rows()), nullptr};
   if (own.first_row() > 0) {  // the memory of leads says where in y a row is
-    fill_index(stream, {{IndexRun{0, 0, own.rows()}}}, slice_of(t_.leads, own.first_row(), own.rows()));
+    fill_index(stream, {{IndexRun{0, 0, own.rows()}}}, t_.leads.take(own.first_row(), own.rows()));
     batch.out.index = t_.leads.take(rows_).as<int32_t>();
   }
   if (pass != Pass::backward) return batch;
-  batch.in.data = slice_of(t_.sums, own.first_token, own.tokens);
+  batch.in.data = t_.sums.take(own.first_token, own.tokens);
   batch.weights_R = t_.gathered_weights.take(rows_);
   batch.d_weights_R = scratch_.d_row_weights.take(rows_);
   return batch;
@@ -131,12 +125,12 @@ void GatherTokensTransport::sort(Stream& stream, Pass pass, int64_t chunk) {
   Chunk& own = chunks_[static_cast<size_t>(chunk)];
   const int64_t first_row = chunk == 0 ? 0 : chunks_[static_cast<size_t>(chunk) - 1].offsets.back();
   const int64_t choices = own.tokens * layout_.top_k;
-  const TensorView leads = slice_of(t_.leads, 0, choices);
+  const TensorView leads = t_.leads.take(choices);
   sort_units(stream, choices_of(t_.token_choices, own), {}, position_, experts(), false,
-             {slice_of(t_.gathered_tokens, first_row, choices), leads, choices_of(t_.gathered_rows, own)});
+             {t_.gathered_tokens.take(first_row, choices), leads, choices_of(t_.gathered_rows, own)});
   if (pass == Pass::forward) count(stream, own, first_row);
-  gather_values(stream, flat(choices_of(t_.token_weights, own)), leads.slice(0, own.rows()),
-                slice_of(t_.gathered_weights, first_row, own.rows()));
+  gather_values(stream, choices_of(t_.token_weights, own).flat(), leads.slice(0, own.rows()),
+                t_.gathered_weights.take(first_row, own.rows()));
 }
 
 void GatherTokensTransport::count(Stream& stream, Chunk& chunk, int64_t first_row) {
@@ -156,7 +150,7 @@ ExpertBatch GatherTokensTransport::forward_rows(int64_t chunk, TensorView) {
   ExpertBatch batch;
   batch.slot_count = experts();
   batch.offsets = own.offsets;
-  batch.in = {slice_of(t_.gathered, own.first_token, own.tokens), t_.gathered_tokens.take(rows_).as<int32_t>()};
+  batch.in = {t_.gathered.take(own.first_token, own.tokens), t_.gathered_tokens.take(rows_).as<int32_t>()};
   return batch;
 }
 
@@ -166,10 +160,10 @@ void GatherTokensTransport::combine_begin(Stream& stream, Pass pass, int64_t chu
   const Chunk& own = chunks_[static_cast<size_t>(chunk)];
   const TensorView table = choices_of(t_.gathered_rows, own), weights = choices_of(t_.token_weights, own);
   combine_rows(stream, scratch_.y.take(own.rows()), table, backward ? TensorView{} : weights, {},
-               slice_of(t_.sums, own.first_token, own.tokens));
+               t_.sums.take(own.first_token, own.tokens));
   const RowExchange sums = return_exchange(chunk, t_.sums.take(all_tokens()), t_.parts.take(all_parts()));
   if (!backward) return start(stream, chunk, std::array{sums});
-  gather_values(stream, slice_of(scratch_.d_row_weights, own.first_row(), own.rows()), flat(table), flat(weights));
+  gather_values(stream, scratch_.d_row_weights.take(own.first_row(), own.rows()), table.flat(), weights.flat());
   start(stream, chunk,
         std::array{sums, return_exchange(chunk, by_choice(t_.token_weights, 0, all_tokens()),
                                          by_choice(t_.part_weights, 0, all_parts()))});
