@@ -55,6 +55,7 @@ expect(0, "", "sample", QWEN, "sample.tokens=4", "sample.prompt=ab")  # the fold
 expect(0, [CHOICE, "qwen3_moe"], "export", "run", "exported")
 expect(0, "wrote", "export", NEWEST, "exported-by-name", never=["using"])
 expect(0, "", "import", QWEN, "imported")
+expect(0, ["step        0: an imported model", "no moments"], "inspect", "imported", never=["of 100"])
 expect(0, ["using imported/step-00000000", "tensors agree"], "parity", "imported", QWEN / "golden.safetensors", "--threads", 1)
 
 # A summary; tensors and the run file when they are asked for.

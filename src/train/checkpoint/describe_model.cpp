@@ -114,8 +114,11 @@ std::string describe_checkpoint(const std::string& folder) {
   if (unreadable.empty()) {
     text += line("model", describe_model_of(run)) + line("size", describe_parameters(run, index));
     const double tokens = static_cast<double>(index.state.samples) * static_cast<double>(run.train.seq_len);
-    text += line("step", fmt::format("{} of {}; {} samples, {} tokens", index.state.step, run.train.steps,
-                                     index.state.samples, format_count(tokens)));
+    // An imported model has no run: what its run file says of steps is the default.
+    text +=
+        line("step", reader.needs_moments() ? fmt::format("{} of {}; {} samples, {} tokens", index.state.step,
+                                                          run.train.steps, index.state.samples, format_count(tokens))
+                                            : "0: an imported model, before any training");
   } else {
     text += line("run file", unreadable);
     text += line("step", fmt::format("{}; {} samples", index.state.step, index.state.samples));
