@@ -304,7 +304,7 @@ TEST(CheckpointFolder, ErrorsOfWritingComeAtTheEnd) {
   s.save(1, 2);
   std::filesystem::create_directories((s.dir / "step-00000002") + "/rank-00000.safetensors/in the way");
   CheckpointSave save(s.engine, s.dir.path(), {2, 2}, 2);
-  const std::string error = error_of([&] { save.finish(); }, Exit::data);
+  const std::string error = error_of([&] { save.finish(); }, Exit::checkpoint);
   EXPECT_TRUE(contains(error, "rank-00000.safetensors")) << error;
   EXPECT_EQ(list_checkpoints(s.dir.path()), Names{s.dir / "step-00000001"});
 }

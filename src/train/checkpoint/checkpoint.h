@@ -63,8 +63,8 @@ int64_t checkpoint_bytes(const Plan& plan);
 // finish() returns, weights and moments must not change: gradients may be computed, but not applied. From a GPU, 16 MiB
 // at a time are staged on the host. The destructor stops writing if finish() was not called; the folder then stays
 // incomplete. Older checkpoints remain after any failure. Constructor and finish are collective over the world.
-// Errors: numeric, when a weight is not finite; checkpoint and data, when the checkpoint cannot be written: all ranks
-// throw the error of one of them, and what was written is removed. Errors of writing are thrown by finish.
+// Errors: numeric, when a weight is not finite; checkpoint, when it cannot be written: all ranks throw the error of
+// one of them, and what was written is removed. Errors of writing are thrown by finish.
 class CheckpointSave {
  public:
   CheckpointSave(Engine& engine, const std::string& dir, const RunState& state, int64_t keep);

@@ -177,8 +177,9 @@ void CheckpointSave::finish() {
   try {
     complete();
   } catch (const Error& error) {  // where writing failed, no rank writes any more
-    if (engine_.world.rank() == 0 && is_save_failure(error)) remove_checkpoint_parts(engine_.world, folder_);
-    throw;
+    if (!is_save_failure(error)) throw;
+    if (engine_.world.rank() == 0) remove_checkpoint_parts(engine_.world, folder_);
+    fail(Exit::checkpoint, error.what(), error.hint());  // whatever file it was
   }
   if (engine_.world.rank() > 0) return;  // the others go on, while older ones go
   remove_oldest(engine_.world, dir_, keep_, folder_);
