@@ -18,8 +18,8 @@ struct BlasProduct {
   TensorView a, b, c;
   bool transpose_a = false, transpose_b = false;
   Store store = Store::overwrite;
-  // The number of rows of a varies from call to call, as with the rows of an expert: the library then selects
-  // algorithms for ranges of row counts instead of each count.
+  // The number of rows of a varies from call to call, as with the rows of an expert: for small products the library
+  // then selects algorithms for ranges of row counts instead of each count.
   bool rows_vary = false;
 };
 
