@@ -155,7 +155,6 @@ __device__ float reduce_across(float value, Op op) {
 // Of tensor cores: a lane has columns 8 j + sum_column(e) of a row of sums, and four neighbouring lanes share the row.
 __device__ inline int lane_index() { return thread_index() % 32; }
 __device__ inline int sum_column(int e) { return lane_index() % 4 * 2 + e; }
-constexpr float kLog2OfE = 1.44269504f;
 
 // Over the lanes that share a row of those sums; each of them gets the result.
 __device__ inline float largest_of_row(float value) {

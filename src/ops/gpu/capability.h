@@ -50,6 +50,7 @@ __device__ void store_word_once(Word* to, Word word) {
 // without it, it would emit generic loads that may also access shared memory and cost extra waits.
 template <class T>
 using DeviceMemory = T __attribute__((address_space(1)));
+__device__ inline float exp2_quickly(float x) { return exp2f(x); }
 __device__ inline uint32_t round_pair(float low, float high) {
   return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16;
 }
@@ -90,6 +91,12 @@ template <class Word>
 __device__ void store_word_once(Word* to, Word word) {
   __stcs(to, word);
 }
+// 2^x, with a relative error of 2^-22; results below 2^-126 may become zero.
+__device__ inline float exp2_quickly(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 // Two values as bf16, rounded as to_bf16 does but for the bits of a NaN; the first in the lower half.
 __device__ inline uint32_t round_pair(float low, float high) {
   uint32_t word;
@@ -97,5 +104,7 @@ __device__ inline uint32_t round_pair(float low, float high) {
   return word;
 }
 #endif
+
+constexpr float kLog2OfE = 1.44269504f;
 
 }  // namespace mw::gpu

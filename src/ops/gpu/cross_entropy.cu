@@ -21,21 +21,40 @@ constexpr int kRowThreads = 1024, kRowsOfProcessor = 2;
 constexpr int64_t kOtherSharedBytes = 2048;    // of a block: sums of waves, and what the system reserves
 constexpr size_t kFreeSharedBytes = 48 << 10;  // what a kernel gets without asking
 
-// The largest logit seen, and the sum of e^(logit - top). The start is finite, so that a logit of -inf adds e^-inf = 0;
-// a NaN never becomes the top but does reach the sum.
+// Finite, even in powers of two, so that a logit of -inf adds e^-inf = 0.
+constexpr float kLeastTop = -FLT_MAX / 2;
+
+// e^(logit - top), for logits of type L.
+template <class L>
+class Exponential {
+ public:
+  __device__ explicit Exponential(float top) : top_(std::is_same_v<L, bf16> ? top * kLog2OfE : top) {}
+  __device__ float operator()(L logit) const {
+    const float x = to_float(logit);
+    // One instruction less; what it loses of large logits, bf16 does not have.
+    if constexpr (std::is_same_v<L, bf16>) return exp2_quickly(fmaf(x, kLog2OfE, -top_));
+    else return exp2_quickly((x - top_) * kLog2OfE);
+  }
+
+ private:
+  float top_;
+};
+
+// The largest logit seen, and the sum of e^(logit - top). A NaN never becomes the top but does reach the sum.
 struct Running {
-  float top = -FLT_MAX, sum = 0.0f;
+  float top = kLeastTop, sum = 0.0f;
 };
 
 template <class L, int N>
 __device__ void include(Running& running, const Pack<L, N>& x) {
   float top = running.top;
 #pragma unroll
-  for (int k = 0; k < N; ++k) top = to_float(x.at[k]) > top ? to_float(x.at[k]) : top;
-  if (top > running.top) running.sum *= __expf(running.top - top);
+  for (int k = 0; k < N; ++k) top = fmaxf(top, to_float(x.at[k]));
+  if (top > running.top) running.sum *= exp2_quickly((running.top - top) * kLog2OfE);
   running.top = top;
+  const Exponential<L> exponential(top);
 #pragma unroll
-  for (int k = 0; k < N; ++k) running.sum += __expf(to_float(x.at[k]) - top);
+  for (int k = 0; k < N; ++k) running.sum += exponential(x.at[k]);
 }
 
 // The first `count` logits of a row, whole packs of them, in shared memory.
@@ -75,6 +94,7 @@ template <class L, class T, int N>
 __device__ void write_gradient(const L* x, const Statistics& s, int64_t label, bool valid, float scale, T* d,
                                int64_t columns, Kept<L, N> kept) {
   const float factor = valid ? scale / s.sum : NAN, d_own = scale * (expf(s.own - s.top) / s.sum - 1.0f);
+  const Exponential<L> exponential(s.top);
   const int64_t first = static_cast<int64_t>(threadIdx.x) * N, step = static_cast<int64_t>(blockDim.x) * N;
   if (first >= columns) return;
 #pragma unroll 2
@@ -82,7 +102,11 @@ __device__ void write_gradient(const L* x, const Statistics& s, int64_t label, b
     const Pack<L, N> logits = i < kept.count ? kept.packs[i / N] : load_once<N>(x + i);
     Pack<float, N> out;
 #pragma unroll
-    for (int k = 0; k < N; ++k) out.at[k] = i + k == label ? d_own : factor * __expf(to_float(logits.at[k]) - s.top);
+    for (int k = 0; k < N; ++k) out.at[k] = factor * exponential(logits.at[k]);
+    if (label >= i && label < i + N) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) out.at[k] = i + k == label ? d_own : out.at[k];
+    }
     store_once(d + i, round_pack<T>(out));
   }
 }
@@ -133,7 +157,7 @@ __global__ void __launch_bounds__(kRowThreads)
 
 // statistics: of this row, part by part `stride` apart.
 __device__ Statistics unite(const float* statistics, int64_t stride, int64_t parts) {
-  Statistics all{-FLT_MAX, 0.0f, 0.0f};
+  Statistics all{kLeastTop, 0.0f, 0.0f};
   for (int64_t p = 0; p < parts; ++p) all.top = Maximum()(statistics[p * stride], all.top);
   for (int64_t p = 0; p < parts; ++p) {
     const float* part = statistics + p * stride;

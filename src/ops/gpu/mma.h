@@ -56,11 +56,4 @@ __device__ inline void multiply_add(float (&c)[4], const unsigned (&a)[4], unsig
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// 2^x, with a relative error of 2^-22; results below 2^-126 become zero.
-__device__ inline float exp2_quickly(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 }  // namespace mw::gpu

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 #include "base/dtype.h"
@@ -69,6 +70,8 @@ template <class Word>
 void store_word_once(Word* to, Word word) {
   *to = word;
 }
+constexpr float kLog2OfE = 1.44269504f;
+inline float exp2_quickly(float x) { return std::exp2(x); }
 inline uint32_t round_pair(float low, float high) {
   return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16;
 }

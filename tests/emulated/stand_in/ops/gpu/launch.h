@@ -29,7 +29,6 @@ T atomicAdd(T* sum, std::type_identity_t<T> value) {
 }
 inline int atomicMax(int* to, int value) { return std::exchange(*to, std::max(*to, value)); }
 inline unsigned atomicMin(unsigned* to, unsigned value) { return std::exchange(*to, std::min(*to, value)); }
-inline float __expf(float value) { return std::exp(value); }
 inline int __float_as_int(float value) { return std::bit_cast<int>(value); }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 

@@ -11,8 +11,6 @@
 
 namespace mw::gpu {
 
-inline float exp2_quickly(float x) { return std::exp2(x); }
-
 // Addresses in a block's dynamic shared memory.
 inline unsigned shared_address(const void* p) {
   return static_cast<unsigned>(static_cast<const std::byte*>(p) - dynamic_shared_memory<std::byte>());
