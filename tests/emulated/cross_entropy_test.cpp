@@ -76,6 +76,17 @@ TEST(CrossEntropyKernel, KeepsWhatThereIsRoomFor) {
   }
 }
 
+// Rows of just what a kernel would get without asking if it had no arrays of its own: also what is left of a processor
+// with 100 KiB for two blocks, whatever the row. Forgets what the kernels asked for before.
+TEST(CrossEntropyKernel, AsksForSharedMemory) {
+  for (const int64_t bytes : {int64_t{48} << 10, (int64_t{48} << 10) - 256}) {
+    allowed_shared_bytes.clear();
+    check<float, bf16>({bytes / 4, static_cast<int>(bytes / 4)});
+    check<bf16, bf16>({bytes / 2, static_cast<int>(bytes / 2)});
+    check<float, float>({bytes / 4 + 100, static_cast<int>(bytes / 4)});
+  }
+}
+
 TEST(CrossEntropyKernel, GivesTheLossWithoutAGradientToo) {
   const int64_t columns = 5000;
   std::vector<float> logits(static_cast<size_t>(columns), 1.0f), loss(1);

@@ -18,8 +18,9 @@ namespace mw::gpu {
 namespace {
 
 constexpr int kRowThreads = 1024, kRowsOfProcessor = 2;
-constexpr int64_t kOtherSharedBytes = 2048;    // of a block: sums of waves, and what the system reserves
-constexpr size_t kFreeSharedBytes = 48 << 10;  // what a kernel gets without asking
+constexpr int64_t kOtherSharedBytes = 2048;  // of a block: sums of waves, and what the system reserves
+// What a kernel gets without asking: 48 KiB, its own arrays included.
+constexpr size_t kFreeSharedBytes = static_cast<size_t>((48 << 10) - kOtherSharedBytes);
 
 // Finite, even in powers of two, so that a logit of -inf adds e^-inf = 0.
 constexpr float kLeastTop = -FLT_MAX / 2;
