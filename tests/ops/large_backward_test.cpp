@@ -1,5 +1,6 @@
 // Backward operators and the update on tensors of more than 2^31 elements. Sums over all rows are known from those over
 // one period: a row read in place of another one would be seen, as each is a share of the sum above the tolerance.
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -276,6 +277,38 @@ TEST_F(LargeTensors, Attention) {
     expect_repeats(large_d_q, d_q, 5e-2);
     expect_repeats(large_d_k, d_k, 5e-2);
     expect_repeats(large_d_v, d_v, 5e-2);
+  }
+}
+
+// The longest sequence that the library gets where it must be deterministic: it keeps the gradients of scores of a
+// head, 2^32 of them, in scratch. Documents, of which there is one, are for kernels of our own, which keep none.
+TEST_F(LargeTensors, AttentionOfALongSequence) {
+  constexpr int64_t kLength = 1 << 16, kWidth = 192, kValues = 128;
+  AttentionShape shape{1, kLength, 1, 1, kWidth, kValues, 1 / std::sqrt(static_cast<float>(kWidth))};
+  TestStream test(2, static_cast<size_t>(attention_workspace_bytes(shape, DType::bf16, 2, stream().device().kind)));
+  const Owned q = random_rows("q", DType::bf16, {kLength, 1, kWidth}),
+              k = random_rows("k", DType::bf16, {kLength, 1, kWidth}),
+              v = random_rows("v", DType::bf16, {kLength, 1, kValues}),
+              d_o = random_rows("d_o", DType::bf16, {kLength, 1, kValues}),
+              first = to_operand(integer_tensor({kLength}, std::vector<int>(kLength)));
+  const auto run = [&](bool documents) {
+    shape.documents = documents;
+    const TensorView first_T = documents ? first.view : TensorView();
+    std::vector<Owned> got;
+    for (const int64_t width : {kValues, kWidth, kWidth, kValues})
+      got.push_back(make_output(DType::bf16, {kLength, 1, width}));
+    const Owned lse = make_output(DType::f32, {1, kLength});
+    attention(test.stream, shape, q.view, k.view, v.view, got[0].view, lse.view, first_T);
+    attention_backward(test.stream, shape, q.view, k.view, v.view, got[0].view, lse.view, d_o.view, got[1].view,
+                       got[2].view, got[3].view, first_T);
+    test.stream.wait();
+    return got;
+  };
+  const std::vector<Owned> whole = run(false), of_documents = run(true);
+  for (size_t i = 0; i < whole.size(); ++i) {
+    const std::vector<float> wanted = to_case_tensor(of_documents[i]).values;
+    EXPECT_LE(largest_error(to_case_tensor(whole[i]).values, {wanted.begin(), wanted.end()}), 0.1)
+        << (std::array{"o", "d_q", "d_k", "d_v"}[i]);
   }
 }
 
