@@ -22,9 +22,9 @@ struct AttentionShape {
   int64_t past = 0;        // keys of each sequence before its first query; forward only
 };
 
-// Initial value of the running maxima, below any score. Finite, so that a query that has seen no key yet does not
-// compute inf - inf.
-constexpr float kLowestScore = -0.5f * std::numeric_limits<float>::max();
+// Initial value of the running maxima, below any score. Finite, also times a scale of up to 1e8 and log2(e), so that a
+// query that has seen no key yet does not compute inf - inf.
+constexpr float kLowestScore = -1e30f;
 
 // Scratch bytes of either pass, at most, on a stream of `threads` threads. On the CPU, forward needs a few tiles per
 // thread; backward also needs the fp32 d_k and d_v of one (sequence, KV head) per thread. On a GPU with bf16, the

@@ -38,5 +38,16 @@ TEST(AttentionOnTensorCores, FollowsEarlierKeys) {
     }
 }
 
+// Queries of a document that begins within a tile see no key of the first walked one: their largest score is then the
+// lowest number, which the scale must not make infinite.
+TEST(AttentionOnTensorCores, TakesLargeScales) {
+  for (const float scale : {1.0f, 2.0f}) {
+    Case c = make_case({1, 130, 1, 1, 64, 64}, 50);
+    c.shape.scale = scale;
+    check(c, false);
+  }
+  EXPECT_TRUE(std::isfinite(kLowestScore * (1e8f * kLog2OfE)));
+}
+
 }  // namespace
 }  // namespace mw::gpu

@@ -61,6 +61,18 @@ TEST(AttentionDocuments, MatchReference) {
   }
 }
 
+// A model may state any scale: with latent attention YaRN multiplies it. Queries that begin a document within a tile
+// see no key of the first tile that a block walks over.
+TEST(AttentionDocuments, LargeScalesMatchReference) {
+  TestStream test;
+  for (const float scale : {1.0f, 1.5f, 2.0f})
+    for (const int64_t width : {8, 64}) {
+      Problem problem = cut_at(make_problem(1, 200, 2, 1, width, width, DType::bf16), {50, 130});
+      problem.shape.scale = scale;
+      check_forward(make_case(problem), test.stream);
+    }
+}
+
 TEST(AttentionDocuments, GradientMatchesFiniteDifferences) {
   TestStream test;
   for (DType dtype : {DType::f32, DType::bf16})
