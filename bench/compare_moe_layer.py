@@ -6,8 +6,10 @@ of its own: one that fails leaves its error and no more.
     bench/compare_moe_layer.py build/cuda/bench_moe_layer --quick --json bench/results/moe_layer_h200.json
 
 The other side lets the host run ahead of the device; ours makes 4 calls a region to do the same. Ours runs twice, with
-weight gradients in fp32 and in bf16, as the others have them. Options that are not known here go to bench_moe_layer, for
-example --peak 900.
+weight gradients in fp32 and in bf16, as the others have them. `ceiling` is a layer of the fastest known kernels: each
+product by the fastest of ours (bench_hopper_products) and those of bench/moe_layer_products.py, the router's products in
+bf16, and the sums over a token's rows at the copy rate. Options that are not known here go to bench_moe_layer, for example
+--peak 900.
 """
 import argparse
 import itertools
@@ -22,6 +24,7 @@ from power_log import PowerLog
 SHAPES = ["qwen3-30b", "xmoe-small", "xmoe-medium", "mixtral", "xmoe-large"]
 CALLS = 4
 GRADIENTS = ["fp32", "bf16"]
+PRODUCT_SECONDS = 0.3  # to warm up, and then to measure
 HERE = pathlib.Path(__file__).resolve().parent
 COLUMNS = "{:<12}{:>7} {:<8}{:<14}{:>17}{:>14}{:>14}{:>10}{:>7}{:>7}"
 HEADER = ["shape", "tokens", "routing", "layer", "TFLOP/s", "as a graph", "of the floor", "kept, MiB", "MHz", "W"]
@@ -65,6 +68,30 @@ def layers_of(ours, peers):
     if torch:
         layers["PyTorch"] = max(good, key=lambda r: r["forward_backward_tflops"]) if good else torch[0]
     return layers | {peer.get("path", "peer"): peer for peer in peers if peer not in torch}
+
+
+def own_products(binary, shape, tokens, timeout):
+    """Times of our products, named as in bench/moe_layer_products.py; empty without bench_hopper_products."""
+    command = [str(pathlib.Path(binary).with_name("bench_hopper_products")), "--rates", "--seconds", str(PRODUCT_SECONDS),
+               "--shape", shape, "--tokens", str(tokens)]
+    rows = run_json(command, timeout)[0].get("products", [])
+    return {" ".join([row["product"], row.get("gradients", "")]).strip(): row["ms"] for row in rows if not row.get("adds")}
+
+
+def ceilings(ours, products, own):
+    """What a layer of the fastest kernels would reach, for each dtype of weight gradients."""
+    results = []
+    for gradients, layer in zip(GRADIENTS, ours):
+        ways = {key: {**of, "ours": own.get(key)} for key, of in products["ms"].items() if key.split()[1:] in ([], [gradients])}
+        least = {key: min((ms, way) for way, ms in of.items() if ms) for key, of in ways.items()}
+        total = sum(ms for ms, _ in least.values()) + products["router_ms"] + products["sums_ms"]
+        speed_up = layer["forward_backward_ms"] / total
+        results.append({
+            "path": f"ceiling {gradients}", "shape": layer["shape"], "tokens": layer["tokens"], "products_ms": ways,
+            "fastest": {key: way for key, (_, way) in least.items()}, "forward_backward_ms": total,
+            "forward_backward_tflops": layer["forward_backward_tflops"] * speed_up,
+            "share_of_padded_floor": layer["share_of_padded_floor"] * speed_up})
+    return results
 
 
 def pair(result, key):
@@ -111,6 +138,10 @@ def main():
             args.timeout)]
         paths = ["--paths", *args.paths] if args.paths else []
         peers = run_json([sys.executable, str(HERE / "moe_layer_torch.py"), *common, *paths], args.timeout)
+        products = next((peer for peer in peers if "ms" in peer), None)
+        if products and all("forward_backward_ms" in layer for layer in ours):
+            peers += ceilings(ours, products, own_products(args.binary, shape, tokens, args.timeout))
+            peers.remove(products)
         for name, result in layers_of(ours, peers).items():
             print(table_line((shape, tokens, routing), name, result), flush=True)
         for result in [*ours, *peers]:

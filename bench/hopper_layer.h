@@ -14,6 +14,7 @@ namespace mw::gpu {
 
 inline const std::map<std::string, bench::MoeShape> kShapes = {{"xmoe-small", {2048, 1408, 64, 6, 0}},
                                                                {"xmoe-medium", {5120, 1536, 128, 6, 0}},
+                                                               {"xmoe-large", {7168, 2048, 256, 8, 0}},
                                                                {"mixtral", {4096, 14336, 8, 2, 0}},
                                                                {"qwen3-30b", {2048, 768, 128, 8, 0}}};
 

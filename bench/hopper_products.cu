@@ -90,14 +90,27 @@ Json read_cells(const std::vector<unsigned>& cells, int blocks, double* longest)
   return roles;
 }
 
+Json label(Kind kind, DType gradients, Store store) {
+  Json row = {{"product", kNames[static_cast<int>(kind)]}};
+  if (kind >= Kind::d_up) {
+    row["gradients"] = gradients == DType::f32 ? "fp32" : "bf16";
+    row["adds"] = store == Store::accumulate;
+  }
+  return row;
+}
+
+Json measure_rate(Layer& layer, Stream& stream, Kind kind, DType gradients, Store store, double seconds) {
+  Json row = label(kind, gradients, store);
+  const double time = time_calls(stream, seconds, [&] { layer.run(kind, gradients, store, NoMeter()); });
+  row["ms"] = time * 1e3;
+  row["tflops"] = layer.flops(kind) / time * 1e-12;
+  return row;
+}
+
 Json measure(Layer& layer, Stream& stream, Kind kind, DType gradients, Store store, int blocks, double seconds) {
   const DeviceBuffer cells(static_cast<size_t>(blocks * kRoles * kCells) * sizeof(unsigned));
   const double flops = layer.flops(kind);
-  Json row = {{"product", kNames[static_cast<int>(kind)]}};
-  if (kind >= Kind::d_up) {
-    row["gradients"] = name_of(gradients);
-    row["adds"] = store == Store::accumulate;
-  }
+  Json row = label(kind, gradients, store);
   for (const bool zeros : {false, true}) {
     layer.fill(zeros);
     const auto add = [&](const std::string& name, auto meter) {
@@ -120,6 +133,12 @@ Json measure(Layer& layer, Stream& stream, Kind kind, DType gradients, Store sto
   return row;
 }
 
+void print_rate(const Json& row) {
+  fmt::print("  {:<7}{:>5} {:<4} {:7.3f} ms, {:4.0f} TFLOP/s\n", row["product"].get<std::string>(),
+             row.value("gradients", ""), row.value("adds", false) ? "adds" : "", row["ms"].get<double>(),
+             row["tflops"].get<double>());
+}
+
 void print_row(const Json& row) {
   const auto number = [&](const char* name) { return row[name].get<double>(); };
   fmt::print(
@@ -136,42 +155,50 @@ void print_row(const Json& row) {
     }
 }
 
-Json measure_shape(const std::string& name, MoeShape shape, int64_t tokens, const std::vector<std::string>& products,
-                   Stream& stream, double seconds) {
-  shape.tokens = tokens;
+struct Options {
+  std::vector<std::string> shapes = {"qwen3-30b"}, products{std::begin(kNames), std::end(kNames)};
+  int64_t tokens = 16384;
+  double seconds = 0.1;
+  bool rates = false;
+  std::string json;
+};
+
+Json measure_shape(const std::string& name, const Options& o, Stream& stream) {
+  MoeShape shape = kShapes.at(name);
+  shape.tokens = o.tokens;
   fmt::print("{} D={} F={} E={} K={} T={}\n", name, shape.width, shape.expert_width, shape.experts, shape.top_k,
-             tokens);
+             o.tokens);
   Layer layer(shape, stream);
+  layer.fill(false);
   const int blocks = find_processors(stream).blocks;
   MW_CHECK(blocks > 0, "this GPU has no warpgroup kernels");
   Json rows = Json::array();
-  for (int kind = 0; kind < kKinds; ++kind) {
-    if (std::find(products.begin(), products.end(), kNames[kind]) == products.end()) continue;
+  for (int i = 0; i < kKinds; ++i) {
+    const Kind kind = static_cast<Kind>(i);
+    if (std::find(o.products.begin(), o.products.end(), kNames[i]) == o.products.end()) continue;
     for (const DType gradients : {DType::f32, DType::bf16})
       for (const Store store : {Store::overwrite, Store::accumulate}) {
         const bool other = gradients == DType::bf16 || store == Store::accumulate;
-        if (static_cast<Kind>(kind) < Kind::d_up && other) continue;
-        rows.push_back(measure(layer, stream, static_cast<Kind>(kind), gradients, store, blocks, seconds));
-        print_row(rows.back());
+        if (kind < Kind::d_up && other) continue;
+        rows.push_back(o.rates ? measure_rate(layer, stream, kind, gradients, store, o.seconds)
+                               : measure(layer, stream, kind, gradients, store, blocks, o.seconds));
+        o.rates ? print_rate(rows.back()) : print_row(rows.back());
       }
   }
-  return {{"shape", name}, {"tokens", tokens}, {"products", rows}};
+  return {{"shape", name}, {"tokens", o.tokens}, {"products", rows}};
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<std::string> shapes = {"qwen3-30b"};
-  std::vector<std::string> products(std::begin(kNames), std::end(kNames));
-  int64_t tokens = 16384;
-  double seconds = 0.1;
-  std::string json;
+  Options o;
   CLI::App app{"Times the products of experts on Hopper's warpgroup kernels, and where their blocks spend cycles."};
-  app.add_option("--shape", shapes, "named shapes")->check(CLI::IsMember(kShapes))->capture_default_str();
-  app.add_option("--product", products, "products to time")->check(CLI::IsMember(products))->capture_default_str();
-  app.add_option("--tokens", tokens, "tokens")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--seconds", seconds, "time to warm up, and then to measure each case")->capture_default_str();
-  app.add_option("--json", json, "write a list of results");
+  app.add_option("--shape", o.shapes, "named shapes")->check(CLI::IsMember(kShapes))->capture_default_str();
+  app.add_option("--product", o.products, "products to time")->check(CLI::IsMember(o.products))->capture_default_str();
+  app.add_option("--tokens", o.tokens, "tokens")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--seconds", o.seconds, "time to warm up, and then to measure each case")->capture_default_str();
+  app.add_flag("--rates", o.rates, "only times with random operands, without the cycles of roles");
+  app.add_option("--json", o.json, "write a list of results");
   CLI11_PARSE(app, argc, argv);
   try {
     const Device device = Device{DeviceKind::cuda, 0};
@@ -180,9 +207,8 @@ int main(int argc, char** argv) {
     stream.workspace().attach(workspace.memory, workspace.bytes);
     fmt::print("{}\n", describe(device));
     Json results = Json::array();
-    for (const std::string& name : shapes)
-      results.push_back(measure_shape(name, kShapes.at(name), tokens, products, stream, seconds));
-    if (!json.empty()) write_text_file_atomically(json, results.dump(2) + "\n");
+    for (const std::string& name : o.shapes) results.push_back(measure_shape(name, o, stream));
+    if (!o.json.empty()) write_text_file_atomically(o.json, results.dump(2) + "\n");
   } catch (const mw::Error& error) {
     fmt::print(stderr, "bench_hopper_products: error: {}\n", error.what());
     return static_cast<int>(error.code());

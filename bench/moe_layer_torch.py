@@ -6,8 +6,8 @@
 The expert products are torch._grouped_mm. Two ways to bring rows to their experts and back, each eager and compiled:
   index_add   gathers and index_add, and what autograd makes of them
   permute     gathers alone, in both directions: their gradients are written by hand
-Beside them the kernels of other projects that are installed (bench/moe_layer_peers.py), and what bounds a layer that is
-made of the vendor's products (`products`, bench/moe_layer_products.py).
+Beside them the kernels of other projects that are installed (bench/moe_layer_peers.py), and times of a layer's products by
+all known kernels, which bound it (`products`, bench/moe_layer_products.py).
 Router products are in bf16 and weight gradients are written in bf16, where ours computes the router in fp32: this
 favours this side. `graph_*` are times of a CUDA graph, which hides what the host needs to launch kernels.
 """
@@ -23,7 +23,7 @@ import time
 import torch
 import torch.nn.functional as F
 
-from moe_layer_peers import PEERS
+from moe_layer_peers import PEER_PRODUCTS, PEERS
 from moe_layer_products import measure_products
 from power_log import PowerLog
 
@@ -243,11 +243,11 @@ def measure_shape(shape, tokens, routing, repeats, wanted):
         "experts": expert_count, "top_k": top_k, "tokens": tokens, "dtype": "bf16", "repeats": repeats,
         "torch": torch.__version__,
     }
-    if PRODUCTS in wanted:  # first: where a peer cannot be captured, nothing after it can
-        for times in measure_products(SHAPES[shape], tokens, graph_ms, repeats):
-            print(f"{shape} T={tokens} even routing, {times['path']}: forward {times['graph_forward_tflops']:.1f} TFLOP/s, "
-                  f"forward+backward {times['graph_forward_backward_tflops']:.1f} TFLOP/s", flush=True)
-            yield {**common, "routing": "even", **times}
+    if PRODUCTS in wanted and routing == "random":  # first: where a peer cannot be captured, nothing after it can
+        peers = [name for name in wanted if name in PEER_PRODUCTS]
+        times = measure_products(SHAPES[shape], tokens, graph_ms, repeats, peers)
+        print(f"{shape} T={tokens} random routing, products: {json.dumps(times)}", flush=True)
+        yield {**common, "path": PRODUCTS, "routing": routing, **times}
         gc.collect()
         torch.cuda.empty_cache()
     layer = Layer(*SHAPES[shape], tokens, routing == "skewed")

@@ -4,13 +4,15 @@ nobody can leave out, each by the fastest kernels of PyTorch's libraries, in one
 
     bench/step_ceiling.py --json FILE
 
-  dense       products of attention blocks and of the head (cuBLAS), forward, input and weight gradient
-  experts     the six products of each MoE layer with equal loads (bench/moe_layer_products.py)
+  dense       products of attention blocks, routers and the head (cuBLAS, bf16), forward, input and weight gradient
+  experts     the six products of each MoE layer with rows drawn at random, each by the fastest way of
+              bench/moe_layer_products.py
   attention   the faster of cuDNN's and flash attention, causal, forward and backward, in no fixed order of sums
+  passes      copies of as many bytes as norms, rotations, activations, sums over a token's rows and cross-entropy read
+              and write at least
   update      copies of as many bytes as AdamW reads and writes with a clipped gradient
 
-Left out: embedding, norms, rotations, activations, router, indices, sums over a token's rows, cross-entropy, the norm of
-gradients and all gaps.
+Left out: embedding, the choice of experts, indices, the norm of gradients and all gaps.
 The host runs ahead of the device, so that launches are hidden.
 """
 import argparse
@@ -21,7 +23,7 @@ import statistics
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from moe_layer_products import GRADIENTS, Products
+from moe_layer_products import GRADIENTS, Operands, normal, ways_of
 from power_log import PowerLog
 from train_step_transformers import MODEL, flops_per_token
 
@@ -35,10 +37,6 @@ class Config:
 
     def __init__(self):
         self.__dict__.update(MODEL)
-
-
-def normal(*shape):
-    return torch.empty(shape, dtype=torch.bfloat16, device="cuda").normal_(0, 1)
 
 
 def dense(rows, sides, repeats):
@@ -68,9 +66,21 @@ def attention(config, sequences, seq_len, backend):
     return run
 
 
-def update(parameters, bytes_of_update):
+def bytes_of_passes(config, tokens):
+    """Of a step's passes over activations in bf16, each tensor read or written once in a pass."""
+    heads = (config.num_attention_heads + config.num_key_value_heads) * config.head_dim
+    rows = tokens * config.num_experts_per_tok
+    norms = 2 * (2 + 4) * tokens * config.hidden_size  # two: forward, then backward with the residual's gradient
+    rotations = (2 + 3) * tokens * heads  # each with the norm of a head
+    activations = (3 + 6) * rows * config.moe_intermediate_size
+    sums = 2 * (rows + tokens) * config.hidden_size
+    cross_entropy = 2 * tokens * config.vocab_size
+    return 2 * (config.num_hidden_layers * (norms + rotations + activations + sums) + cross_entropy)
+
+
+def copies(bytes_moved):
     """Copies that read half of the bytes and write the other half."""
-    half = parameters * bytes_of_update // 2
+    half = bytes_moved // 2
     source = torch.empty(min(half, 8 << 30), dtype=torch.uint8, device="cuda").random_(255)
     target = torch.empty_like(source)
 
@@ -99,6 +109,23 @@ def measure(parts, steps):
     return medians, statistics.median(map(sum, times))
 
 
+def fastest(runs):
+    """Of several ways to compute the same."""
+    medians, _ = measure(runs, 5)
+    print("ms:", medians, flush=True)
+    return runs[min(medians, key=medians.get)]
+
+
+def fastest_experts(operands, gradients, layers):
+    products = [fastest(ways) for ways in ways_of(operands, gradients).values()]
+
+    def run():
+        for _ in range(layers):
+            for product in products:
+                product()
+    return run
+
+
 def fastest_attention(config, sequences, seq_len):
     runs = {}
     for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
@@ -108,9 +135,7 @@ def fastest_attention(config, sequences, seq_len):
             runs[backend.name] = run
         except RuntimeError as error:
             print(f"no {backend.name}: {str(error).splitlines()[0]}", flush=True)
-    medians, _ = measure(runs, 5)
-    print("attention, ms:", medians, flush=True)
-    return runs[min(medians, key=medians.get)]
+    return fastest(runs)
 
 
 def main():
@@ -126,19 +151,16 @@ def main():
     shape = d, config.moe_intermediate_size, config.num_experts, config.num_experts_per_tok
     parameters = layers * (3 * shape[0] * shape[1] * shape[2] + d * (2 * q + 2 * kv)) + 2 * config.vocab_size * d
     flops = flops_per_token(config, args.seq_len) * tokens
-    experts = Products(*shape, tokens)
+    operands = Operands(*shape, tokens)
     results = []
     parts = {
         "head": dense(tokens, [(config.vocab_size, d)], 1),
-        "dense": dense(tokens, [(q + 2 * kv, d), (d, q)], layers),
-        "attention": fastest_attention(config, args.sequences, args.seq_len)}
+        "dense": dense(tokens, [(q + 2 * kv, d), (d, q), (config.num_experts, d)], layers),
+        "attention": fastest_attention(config, args.sequences, args.seq_len),
+        "passes": copies(bytes_of_passes(config, tokens))}
     for states, gradients in GRADIENTS.items():
-        def moe():
-            for _ in range(layers):
-                experts.forward()
-                experts.backward(gradients)
-
-        arm = {**parts, "experts": moe, "update": update(parameters, BYTES_OF_UPDATE[states])}
+        arm = {**parts, "experts": fastest_experts(operands, gradients, layers),
+               "update": copies(parameters * BYTES_OF_UPDATE[states])}
         with PowerLog() as log:
             medians, total = measure(arm, args.steps)
         result = {"benchmark": "step_ceiling", "shape": "qwen3_30b_8_layers", "states": states, "tokens": tokens,
