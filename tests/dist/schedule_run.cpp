@@ -26,7 +26,7 @@ namespace mw {
 namespace {
 
 constexpr double kTolerance = 0.03;  // of the bubble of any rank, relative, on a machine that does nothing else
-constexpr size_t kMostRuns = 24;     // of which one must be good: what else a machine does lengthens others
+constexpr size_t kMostRuns = 24;     // until one is within the tolerance: other work on the machine lengthens some
 constexpr size_t kStrictRuns = 8;    // after which the lateness of the machine counts, too
 
 double seconds_of(int64_t ns) { return static_cast<double>(ns) * 1e-9; }

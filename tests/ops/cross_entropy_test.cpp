@@ -134,7 +134,7 @@ TEST(CrossEntropy, ForwardMatchesReference) {
   for (const OpCase& c : all_cases()) check_forward(c, test.stream);
 }
 
-// A GPU's kernel keeps such rows in shared memory, of which it gets 48 KiB without asking, its own arrays included.
+// A GPU's kernel keeps such rows in shared memory. Without asking it gets 48 KiB, its own arrays included.
 // Before the tests of longer rows: what a kernel has asked for, it keeps.
 TEST(CrossEntropy, RowsOf48KiBMatchReference) {
   TestStream test;

@@ -281,7 +281,7 @@ TEST_F(LargeTensors, Attention) {
 }
 
 // The longest sequence that the library gets where it must be deterministic: it keeps the gradients of scores of a
-// head, 2^32 of them, in scratch. Documents, of which there is one, are for kernels of our own, which keep none.
+// head, 2^32 of them, in scratch. The same problem with one document runs on our own kernels, which keep none.
 TEST_F(LargeTensors, AttentionOfALongSequence) {
   constexpr int64_t kLength = 1 << 16, kWidth = 192, kValues = 128;
   AttentionShape shape{1, kLength, 1, 1, kWidth, kValues, 1 / std::sqrt(static_cast<float>(kWidth))};

@@ -104,7 +104,7 @@ TEST(RunLog, SaysAtTheEndWhatCouldNotBeWritten) {
   StepReport r;
   r.seconds = 1;
   for (const bool is_full : {false, true}) {
-    const FullDisk disk(is_full ? 1000 : RLIM_INFINITY);  // enough for what is told, which goes to a file, too
+    const FullDisk disk(is_full ? 1000 : RLIM_INFINITY);  // also for what the test prints
     {
       RunLog log(spec, 1);
       for (r.step = 2; r.step < 10; ++r.step) log.write(r, {});

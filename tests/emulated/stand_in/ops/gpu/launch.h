@@ -69,7 +69,7 @@ using DeviceMemory = T;
 
 enum class Status { success };
 inline void check(Status, const char*) {}
-// What a kernel gets without asking: 48 KiB less its own arrays, of which nobody knows the size here.
+// What a kernel gets without asking: 48 KiB less its own arrays, whose size is not known here.
 constexpr size_t kUnaskedSharedBytes = (48 << 10) - (1 << 10);
 inline std::map<const void*, size_t> allowed_shared_bytes;
 inline Status allow_shared_bytes(const void* kernel, size_t bytes) {
