@@ -72,7 +72,7 @@ struct SearchResult {
 };
 constexpr int kSimulated = 600;
 
-// On two threads. Deterministic. simulated: how many fitting layouts to simulate.
+// On a thread for each core, up to 16. Deterministic. simulated: how many fitting layouts to simulate.
 SearchResult search(const Request& request, int simulated = kSimulated);
 
 // Whether any layout fits with the margin, in closed form. Errors: as layouts_of.

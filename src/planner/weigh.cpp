@@ -12,6 +12,7 @@ namespace mw {
 namespace {
 
 constexpr double kSurelyTooBig = 1.05;  // times the memory: no buffer that a layout saves makes up for it
+constexpr size_t kMostThreads = 16;     // each remembers much, some of it what another one does, too
 
 // All but what needs_no_less compares.
 auto shape_of(const Layout& l) { return std::tie(l.pp, l.schedule, l.chunks, l.tp, l.ep, l.placement, l.transport); }
@@ -41,7 +42,7 @@ std::vector<std::vector<size_t>> alike(const std::vector<Layout>& layouts) {
   return groups;
 }
 
-// Calls body(estimator, group) for every group on two threads.
+// Calls body(estimator, group) for every group, on as many threads as there are cores for this process.
 void for_each_group(const Request& request, const std::vector<std::vector<size_t>>& groups,
                     const std::function<void(Estimator&, const std::vector<size_t>&)>& body) {
   std::atomic<size_t> next{0};
@@ -57,9 +58,13 @@ void for_each_group(const Request& request, const std::vector<std::vector<size_t
       next = groups.size();
     }
   };
-  std::thread other(work);
-  work();
-  other.join();
+  const size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  const size_t threads = std::min({cores, groups.size(), kMostThreads});
+  {
+    std::vector<std::jthread> others;  // joined at the end of the block
+    for (size_t i = 1; i < threads; ++i) others.emplace_back(work);
+    work();
+  }
   if (error) std::rethrow_exception(error);
 }
 

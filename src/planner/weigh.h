@@ -8,8 +8,8 @@
 
 namespace mw {
 
-// Calls body(estimator, index) for every layout on two threads. Layouts that share what an estimator remembers are one
-// thread's. The first error is thrown.
+// Calls body(estimator, index) for every layout on up to 16 threads, one for each core of this process. Layouts that
+// share what an estimator remembers are one thread's. The first error is thrown.
 void for_each_estimated(const Request& request, const std::vector<Layout>& layouts,
                         const std::function<void(Estimator&, size_t)>& body);
 
