@@ -80,6 +80,11 @@ std::string resolve_auto_transport(const Request& request, Layout& layout) {
   return describe(choice, run.plan.platform);
 }
 
+void announce(int64_t layouts) {
+  constexpr int64_t kMany = 2'000'000;  // weighed in some ten seconds or more
+  if (layouts >= kMany) fmt::print(stderr, "moewright: weighing {} layouts, which may take minutes\n", layouts);
+}
+
 Exit plan(const PlanOptions& options) {
   if (!options.metrics.empty()) return write_calibrated(options);
   if (!options.emit.empty()) check_is_new(options, options.emit);
@@ -94,7 +99,7 @@ Exit plan(const PlanOptions& options) {
     const std::string line = resolve_auto_transport(request, *asked);
     if (!line.empty() && !options.json) print(line + "\n");
   }
-  const SearchResult result = search(request);
+  const SearchResult result = search(request, kSimulated, announce);
   if (options.list_all) {
     print(list_all(request, result));
     return Exit::ok;

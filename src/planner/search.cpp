@@ -404,7 +404,7 @@ static void check_countable(const Request& request) {
          "lower train.global_batch or train.seq_len");
 }
 
-SearchResult search(const Request& request, int simulated) {
+SearchResult search(const Request& request, int simulated, const std::function<void(int64_t)>& found) {
   check_countable(request);
   check_offload(request.run, request.profile);
   double begin = now_seconds();
@@ -412,6 +412,7 @@ SearchResult search(const Request& request, int simulated) {
   if (layouts.empty()) fail_without_layouts(request);
   SearchResult result;
   result.layouts = std::ssize(layouts);
+  if (found) found(result.layouts);
   result.weighed = weigh(request, layouts);
   std::stable_sort(result.weighed.begin(), result.weighed.end(), faster);
   result.closed_form_s = now_seconds() - begin;

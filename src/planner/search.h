@@ -72,8 +72,10 @@ struct SearchResult {
 };
 constexpr int kSimulated = 600;
 
-// On a thread for each core, up to 16. Deterministic. simulated: how many fitting layouts to simulate.
-SearchResult search(const Request& request, int simulated = kSimulated);
+// On a thread for each core, up to 16. Deterministic. simulated: how many fitting layouts to simulate. found: told how
+// many layouts there are before they are weighed, which takes minutes where there are millions.
+SearchResult search(const Request& request, int simulated = kSimulated,
+                    const std::function<void(int64_t layouts)>& found = {});
 
 // Whether any layout fits with the margin, in closed form. Errors: as layouts_of.
 bool fits_somehow(const Request& request);

@@ -35,6 +35,10 @@ TEST(Search, WeighsEveryLayoutOnceAndTrainTakesEach) {
     EXPECT_NO_THROW(check_layout(request, layout)) << describe(layout);
   }
   EXPECT_GT(layouts.size(), 500u);
+  int64_t told = 0;
+  const SearchResult result = search(request, 1, [&](int64_t count) { told = count; });
+  EXPECT_EQ(told, std::ssize(layouts));
+  EXPECT_EQ(result.layouts, told);
   // What was left out cannot be, or is the same as what is there.
   for (const char* text : {"pp=6 micro_batches=3", "pp=3 tp=2 micro_batches=24 zero=1", "ep=6 recompute=full",
                            "pp=3 schedule=interleaved micro_batches=24"})
