@@ -138,6 +138,19 @@ bool improve(std::vector<int64_t>& first, const std::vector<double>& sums, doubl
   return true;
 }
 
+// What leaves a layer for each stage. Schedules with several stages a rank have at least two.
+std::string hint_to_have_fewer(const PipelineShape& shape, int64_t layers) {
+  if (shape.chunks == 1) return fmt::format("set mesh.pp to at most {}", layers);
+  if (layers < 2) return "set mesh.pp = 1 and mesh.schedule = \"1f1b\"";
+  const std::string lower =
+      shape.chunks > 2 ? fmt::format(
+                             "lower mesh.pp = {}, or mesh.chunks = {} to no less than 2, until their product is "
+                             "at most {}",
+                             shape.ranks, shape.chunks, layers)
+                       : fmt::format("set mesh.pp to at most {}", layers / 2);
+  return lower + "; mesh.schedule = \"1f1b\" and \"zb_h1\" have one stage a rank";
+}
+
 }  // namespace
 
 std::vector<int64_t> split_layers(const ModelSpec& model, const PipelineShape& shape, int64_t seq_len,
@@ -146,11 +159,7 @@ std::vector<int64_t> split_layers(const ModelSpec& model, const PipelineShape& s
   const int stages = shape.stages();
   if (layers < stages)
     fail(Exit::config, fmt::format("{} pipeline stages are too many for a model of {} layers", stages, layers),
-         shape.chunks > 1
-             ? fmt::format("lower mesh.pp = {}, or mesh.chunks = {} down to 2, until their product is at most "
-                           "{}; mesh.schedule = \"1f1b\" and \"zb_h1\" have one stage a rank",
-                           shape.ranks, shape.chunks, layers)
-             : fmt::format("set mesh.pp to at most {}", layers));
+         hint_to_have_fewer(shape, layers));
   if (!wanted.empty() && wanted != kMeasuredShares) return parse_counts(wanted, layers, stages);
   const std::vector<double> sums = sums_of_layers(model, seq_len);
   const auto count = static_cast<size_t>(stages);

@@ -129,6 +129,19 @@ TEST(SplitLayers, AListIsTakenAsItIsOrRefused) {
   EXPECT_TRUE(contains(error->what(), "4 pipeline stages are too many for a model of 3 layers")) << error->what();
 }
 
+// zb_v has two stages a rank whatever mesh.chunks is, and the interleaved schedule no fewer.
+TEST(SplitLayers, TooManyStagesAreRefusedWithAWayThatWorks) {
+  const auto hint = [](ScheduleKind kind, int ranks, int chunks, int64_t layers) {
+    const auto error = refusal_of([&] { split_layers(model_of(layers), {kind, ranks, chunks, 4}, 16, ""); });
+    return error ? error->hint() : "not refused";
+  };
+  EXPECT_EQ(hint(ScheduleKind::one_f_one_b, 4, 1, 3), "set mesh.pp to at most 3");
+  EXPECT_TRUE(hint(ScheduleKind::zb_v, 4, 2, 5).starts_with("set mesh.pp to at most 2;"));
+  EXPECT_TRUE(hint(ScheduleKind::interleaved, 3, 2, 5).starts_with("set mesh.pp to at most 2;"));
+  EXPECT_TRUE(hint(ScheduleKind::interleaved, 3, 3, 8).starts_with("lower mesh.pp = 3, or mesh.chunks = 3 to no less"));
+  EXPECT_EQ(hint(ScheduleKind::zb_v, 2, 2, 1), "set mesh.pp = 1 and mesh.schedule = \"1f1b\"");
+}
+
 std::vector<StagePlan> plans_of(ScheduleKind kind, int ranks, int chunks, int64_t micro_batches, int rank) {
   const Schedule schedule = make_schedule({kind, ranks, chunks, micro_batches});
   std::vector<int64_t> first(static_cast<size_t>(ranks * chunks) + 1);
