@@ -37,11 +37,11 @@ int64_t on_gpu(const AttentionSpec& a, const Sequences& batch) {
 }
 
 int64_t of_layer(const AttentionSpec& a, const Sequences& batch, DType dtype, const Platform& platform) {
-  switch (platform.attention) {
-    case AttentionRule::asked: break;
-    case AttentionRule::on_cpu: return on_cpu(a, batch, platform.threads);
-    case AttentionRule::on_gpu: return on_gpu(a, batch);
-    case AttentionRule::by_library:
+  switch (platform.scratch) {
+    case ScratchRule::asked: break;
+    case ScratchRule::on_cpu: return on_cpu(a, batch, platform.threads);
+    case ScratchRule::on_gpu: return on_gpu(a, batch);
+    case ScratchRule::by_library:
       if (dtype != DType::bf16) return on_gpu(a, batch);
       return std::max(on_gpu(a, batch), library_attention::scratch_bytes({batch.sequences, batch.seq_len, a.heads,
                                                                           a.kv_heads, a.head_dim, a.value_dim()}));
@@ -53,7 +53,7 @@ int64_t of_layer(const AttentionSpec& a, const Sequences& batch, DType dtype, co
 
 int64_t attention_scratch_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
                                 const Platform& platform) {
-  if (platform.attention == AttentionRule::asked) return 0;
+  if (platform.scratch == ScratchRule::asked) return 0;
   int64_t bytes = 0;
   // Fewer sequences or heads can need more scratch, where the library divides them.
   for (const int64_t sequences : different_samples(run, run.train.micro_batches, mesh.dp))

@@ -12,6 +12,7 @@
 #include "layout/attention_scratch.h"
 #include "layout/byte_rows.h"
 #include "layout/logit_chunks.h"
+#include "layout/product_scratch.h"
 #include "layout/recompute.h"
 
 namespace mw {
@@ -446,7 +447,8 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
   }
   out.rows = share_recomputed(run.recompute, std::move(out.rows));
   add_workspace(out, model, run, widest, tokens,
-                std::max(platform.ops_workspace_bytes, attention_scratch_bytes(model, run, mesh, platform)));
+                std::max({platform.ops_workspace_bytes, attention_scratch_bytes(model, run, mesh, platform),
+                          product_scratch_bytes(model, run, mesh, transports, platform)}));
   if (platform.relay_workspace_bytes > 0)
     out.add("work.relay_ops", ByteKind::workspace, DType::u8, {platform.relay_workspace_bytes});
   add_gathered(out, model, run.train.dtype, widest, tokens, mesh);

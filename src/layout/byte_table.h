@@ -42,19 +42,19 @@ struct ByteRow {
 // Makes a row as large as the larger of two that serve in turn. Errors: internal, for rows of other dtypes.
 void widen(ByteRow& into, const ByteRow& row);
 
-// Whose rule says what attention takes as scratch; in a run its operators are asked.
-enum class AttentionRule : uint8_t { asked, on_cpu, on_gpu, by_library };
+// Whose rule says what operators take as scratch; in a run they are asked. by_library: attention's of cuDNN.
+enum class ScratchRule : uint8_t { asked, on_cpu, on_gpu, by_library };
 
 // What the table must know of the machine; filled by `model` in a run, from a profile in a plan.
 struct Platform {
   bool native_bf16 = false;                   // packed weights are bf16, else fp32
   bool one_packed_form = false;               // products of both directions read the same one
-  int64_t ops_workspace_bytes = 0;            // scratch that operators need at most, attention's where it was asked
+  int64_t ops_workspace_bytes = 0;            // scratch that operators need at most, but for what a rule says
   int64_t relay_workspace_bytes = 0;          // of a gateway's operators, on the stream of the exchanges
   int64_t logit_elements = int64_t{4} << 20;  // of the logits computed at a time: fits caches, or fills a GPU
   int64_t logit_gradient_rows = 0;            // of their bf16 gradients multiplied at a time, about; 0: one chunk's
   bool split_masters = true;                  // where packed forms allow it
-  AttentionRule attention = AttentionRule::asked;
+  ScratchRule scratch = ScratchRule::asked;
   int64_t threads = 1;     // of a rank, which share attention's scratch on_cpu
   NodeMap nodes = {};      // as the launcher reports them
   int64_t row_chunks = 1;  // what moe.row_chunks = 0 means

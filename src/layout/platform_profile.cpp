@@ -5,37 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/product_bytes.h"
 #include "base/text.h"
 
 namespace mw {
-namespace {
-
-// As measure_platform (model/platform.h) has it where products need the most; a test holds the two together.
-int64_t cpu_scratch_bytes(const ModelSpec& model, const RunSpec& run) {
-  constexpr int64_t kRouterRows = 512;  // that a router's product in fp32 converts at a time
-  int64_t widest = std::max(model.vocab, model.width), router = 0, rounded = 0;
-  for (const LayerSpec& layer : model.layers) {
-    const AttentionSpec& a = layer.attention;
-    const LatentSpec& l = a.latent;
-    const int64_t c = halves_of(layer.activation);
-    widest = std::max({widest, a.heads * a.head_dim, a.heads * a.value_dim()});
-    if (a.is_latent())
-      widest = std::max({widest, a.heads * (l.nope_dim + l.value_dim), l.q_rank, l.kv_rank + l.rope_dim});
-    widest = std::max({widest, c * layer.dense_width, c * layer.moe.width, c * layer.moe.shared_width});
-    if (layer.feed_forward == FeedForwardKind::moe) widest = std::max(widest, layer.moe.experts);
-    if (layer.feed_forward == FeedForwardKind::moe && run.train.dtype == DType::bf16)
-      router = std::max(router, kRouterRows * model.width * size_of(DType::f32) +
-                                    cpu::matmul_workspace_bytes(layer.moe.experts, model.width));
-    if (layer.feed_forward == FeedForwardKind::moe && run.expert_gradients == DType::bf16)  // summed in fp32
-      rounded = std::max(rounded, std::max(c * layer.moe.width, model.width) * std::max(layer.moe.width, model.width) *
-                                          size_of(DType::f32) +
-                                      64);
-  }
-  return std::max(cpu::matmul_workspace_bytes(widest, widest) + rounded, router);
-}
-
-}  // namespace
 
 double rate_at(const RateTable& table, double size) {
   const auto above =
@@ -114,7 +86,7 @@ OperatorRates rates_of(const PlatformProfile& profile, DType dtype) {
   return copy.bf16;
 }
 
-Platform platform_of(const PlatformProfile& profile, const ModelSpec& model, const RunSpec& run) {
+Platform platform_of(const PlatformProfile& profile, const RunSpec& run) {
   Platform platform;
   platform.nodes.ranks_per_node = profile.ranks_per_node;
   platform.native_bf16 = profile.native_bf16;
@@ -124,13 +96,12 @@ Platform platform_of(const PlatformProfile& profile, const ModelSpec& model, con
   platform.split_masters = profile.split_masters.value_or(true);
   platform.row_chunks = profile.row_chunks;
   if (!profile.one_packed_form) {
-    platform.ops_workspace_bytes = cpu_scratch_bytes(model, run);
-    platform.attention = AttentionRule::on_cpu;
+    platform.scratch = ScratchRule::on_cpu;
     platform.threads = run.train.threads > 0 ? run.train.threads : profile.threads.value_or(1);
     return platform;
   }
   platform.ops_workspace_bytes = profile.scratch_bytes;
-  platform.attention = profile.attention_library.value_or(false) ? AttentionRule::by_library : AttentionRule::on_gpu;
+  platform.scratch = profile.attention_library.value_or(false) ? ScratchRule::by_library : ScratchRule::on_gpu;
   return platform;
 }
 

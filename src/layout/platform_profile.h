@@ -174,10 +174,10 @@ OperatorRates rates_of(const PlatformProfile& profile, DType dtype);
 // All tables of FLOP/s of the profile, which must outlive them.
 std::vector<RateTable*> rate_tables(PlatformProfile& profile);
 
-// The part that the table of bytes reads. A CPU's operators (two packed forms) take scratch by the model's widths, a
-// little more than a run where tensor parallelism cuts the widest; other machines' take what the profile says. What
-// attention takes follows from the layout, in the table (layout/attention_scratch.h).
-Platform platform_of(const PlatformProfile& profile, const ModelSpec& model, const RunSpec& run);
+// The part that the table of bytes reads. What a CPU's operators (two packed forms) take as scratch follows from the
+// layout, in the table (layout/product_scratch.h); other machines' take what the profile says, but for attention
+// (layout/attention_scratch.h).
+Platform platform_of(const PlatformProfile& profile, const RunSpec& run);
 
 // JSON of docs/formats.md. Errors: config, naming `where` and the field; an unknown one names the nearest.
 PlatformProfile parse_platform_profile(const std::string& text, const std::string& where);

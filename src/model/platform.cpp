@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include "config/param_groups.h"
 #include "layout/logit_chunks.h"
-#include "layout/muon_plan.h"
+#include "layout/product_scratch.h"
 #include "layout/shards.h"
 #include "layout/shares.h"
 #include "ops/attention.h"
@@ -47,15 +46,11 @@ static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, cons
   const int64_t seq_len = run.train.seq_len, tokens = sequences * seq_len, d = model.width;
   int64_t bytes =
               std::max(norm_workspace_bytes(tokens, d, device), embedding_workspace_bytes(tokens, model.vocab, device)),
-          widest_n = vocab_part(model, mesh.tp, 0).count, widest_k = d, expert_bytes = 0;
+          expert_bytes = 0;
   const std::vector<TransportKind> transports = choose_transports(transport_names(run.moe.transport, model), mesh.ep);
   for (size_t i = 0; i < model.layers.size(); ++i) {
     const TransportTraits& traits = traits_of(transports[i]);
-    LayerSpec layer = local_layer(model.layers[i], {}, mesh, {});  // the first of TP has the most
-    if (traits.slices_experts) {
-      const std::vector<int64_t> widths = expert_widths(run, layer.moe.width, mesh.ep);
-      layer.moe.width = *std::max_element(widths.begin(), widths.end());
-    }
+    const LayerSpec layer = widest_local_layer(model.layers[i], transports[i], run, mesh);
     const AttentionSpec& a = layer.attention;
     for (const AttentionSpec& local : local_attention_at_ends(model.layers[i].attention, mesh)) {
       const AttentionShape shape{
@@ -66,23 +61,11 @@ static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, cons
     if (a.qk_norm != QkNorm::none)
       bytes = std::max(bytes, std::max(norm_workspace_bytes(tokens * a.heads, a.head_dim, device),
                                        norm_workspace_bytes(tokens, a.heads * a.head_dim, device)));
-    widest_n = std::max(widest_n, a.heads * a.head_dim);
-    widest_k = std::max(widest_k, a.heads * a.value_dim());
-    if (a.is_latent()) {
-      const LatentSpec& l = a.latent;
-      bytes = std::max(bytes, norm_workspace_bytes(tokens, std::max(l.q_rank, l.kv_rank), device));
-      widest_n = std::max({widest_n, a.heads * (l.nope_dim + l.value_dim), l.q_rank, l.kv_rank + l.rope_dim});
-      widest_k = std::max({widest_k, l.q_rank, l.kv_rank});
-    }
+    if (a.is_latent())
+      bytes = std::max(bytes, norm_workspace_bytes(tokens, std::max(a.latent.q_rank, a.latent.kv_rank), device));
+    if (layer.feed_forward == FeedForwardKind::dense) continue;
     const int64_t c = halves_of(layer.activation);
-    if (layer.feed_forward == FeedForwardKind::dense) {
-      widest_n = std::max(widest_n, c * layer.dense_width);
-      widest_k = std::max(widest_k, layer.dense_width);
-      continue;
-    }
     const MoeSpec& m = layer.moe;
-    widest_n = std::max({widest_n, c * std::max(m.width, m.shared_width), m.experts});
-    widest_k = std::max(widest_k, std::max(m.width, m.shared_width));
     bytes = std::max(bytes, token_layout_workspace_bytes(tokens, m.top_k, m.experts, device));
     bytes = std::max(bytes, router_workspace_bytes(tokens, m.experts, device));
     bytes = std::max(bytes, index_workspace_bytes(most_runs(run, m, mesh), device));
@@ -94,11 +77,8 @@ static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, cons
     if (run.train.dtype == DType::bf16)
       bytes = std::max(bytes, mixed_matmul_workspace_bytes(tokens, m.experts, d, device));
   }
-  // Muon makes whole matrices orthogonal, whatever shards of them the rank holds.
-  for (const ParamRow& row : run_params(model, run.train))
-    if (row.muon) widest_n = std::max({widest_n, muon_shape(row).n, muon_shape(row).k});
-  const int64_t widest = std::max(widest_n, widest_k);
-  return std::max(bytes, matmul_workspace_bytes(widest, widest, device) + expert_bytes);
+  const int64_t side = longest_product_side(model, run, mesh, transports);
+  return std::max(bytes, matmul_workspace_bytes(side, side, device) + expert_bytes);
 }
 
 // Of a gateway's sorts, which run on the stream of the exchanges.

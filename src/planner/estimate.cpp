@@ -102,7 +102,7 @@ Estimator::Estimator(const ModelSpec& model, const RunSpec& run, const PlatformP
       profile_(profile),
       expert_load_(load),
       ranks_(ranks),
-      memory_(model, run, platform_of(profile, model, run)),
+      memory_(model, run, platform_of(profile, run)),
       pipelines_(model, run.train.seq_len, run.mesh.stage_layers),
       gather_rates_(memory_, pipelines_, run.moe.weight_slots),
       times_(memory_.kinds(), run, profile, load, ranks),

@@ -81,7 +81,7 @@ LayerTimeModel::LayerTimeModel(const LayerKinds& kinds, const RunSpec& run, cons
                                const ExpertLoad& load, int64_t ranks)
     : kinds_(kinds),
       run_(run),
-      platform_(platform_of(profile, kinds.model, run)),
+      platform_(platform_of(profile, run)),
       profile_(profile),
       transfers_(profile, ranks),
       load_(load, run.moe),

@@ -232,7 +232,7 @@ Trainable trainable(const Request& request) {
       run.mesh.width_shares.clear();
       run.mesh.expert_shares.clear();
       try {
-        make_plan(model, run, 1, 0, platform_of(request.profile, model, run));
+        make_plan(model, run, 1, 0, platform_of(request.profile, run));
         out.pairs.emplace_back(schedule, recompute);
       } catch (const Error& error) {
         if (!first) first = error;
@@ -324,7 +324,7 @@ void check_layout(const Request& request, const Layout& layout) {
          "use fewer stages per rank: a smaller chunks");
   RunSpec run = with_layout(request.run, layout);
   if (layout.stages() == layout_of(request.run).stages()) run.mesh.stage_layers = request.run.mesh.stage_layers;
-  make_plan(request.model, run, request.ranks, 0, platform_of(request.profile, request.model, request.run));
+  make_plan(request.model, run, request.ranks, 0, platform_of(request.profile, request.run));
 }
 
 // The most ranks, fewer than those of the request, of which a data-parallel size divides the step.

@@ -176,7 +176,7 @@ TEST(Shares, ScratchOfAttentionServesEveryRank) {
   run.train.micro_batches = 1;
   const ModelSpec model = build_native_model(run.native);
   Platform platform;
-  platform.attention = AttentionRule::by_library;
+  platform.scratch = ScratchRule::by_library;
   const auto scratch = [&](int64_t samples, const char* shares, int ranks) {
     run.train.global_batch = samples;
     run.mesh.shares = shares;

@@ -63,7 +63,7 @@ std::vector<Plan> plans(bool split_masters) {
   run.expert_gradients = DType::bf16;
   run.recompute = Recompute::moe;
   const std::string profile = std::string(MOEWRIGHT_SOURCE_DIR) + "/profiles/h200x8.json";
-  Platform platform = platform_of(read_platform_profile(profile), model, run);
+  Platform platform = platform_of(read_platform_profile(profile), run);
   EXPECT_TRUE(platform.native_bf16 && platform.one_packed_form && platform.split_masters);
   platform.split_masters = split_masters;
   std::vector<Plan> list;

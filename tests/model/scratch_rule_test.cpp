@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 
 #include "layout/attention_scratch.h"
 #include "layout/platform_profile.h"
+#include "layout/product_scratch.h"
 #include "model/platform.h"
 #include "ops/matmul.h"
 #include "ops/muon.h"
@@ -16,8 +18,10 @@ namespace {
 
 // Of the table of bytes, as plans have it.
 int64_t scratch_of(const PlatformProfile& profile, const ModelSpec& model, const RunSpec& run, const Mesh& mesh) {
-  const Platform platform = platform_of(profile, model, run);
-  return std::max(platform.ops_workspace_bytes, attention_scratch_bytes(model, run, mesh, platform));
+  const Platform platform = platform_of(profile, run);
+  const std::vector<TransportKind> transports = choose_transports(transport_names(run.moe.transport, model), mesh.ep);
+  return std::max({platform.ops_workspace_bytes, attention_scratch_bytes(model, run, mesh, platform),
+                   product_scratch_bytes(model, run, mesh, transports, platform)});
 }
 
 int64_t measured_on_cpu(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int threads) {
@@ -81,17 +85,49 @@ TEST(ScratchRule, LongSequencesTakeMoreForEveryThread) {
           const int64_t planned = scratch_of(cpu, model, run, mesh),
                         measured = measured_on_cpu(model, run, mesh, threads);
           const std::string label = fmt::format("{} {} threads {} tp {}", word_of(attention), seq_len, threads, tp);
-          // Tensor parallelism cuts the widest product, which a plan does not.
-          if (tp == 1) {
-            EXPECT_EQ(planned, measured) << label;
-          }
-          EXPECT_GE(planned, measured) << label;
-          EXPECT_LE(planned, measured + (int64_t{1} << 20)) << label;
+          EXPECT_EQ(planned, measured) << label;
 
           run.train.threads = 0;
           cpu.threads = threads;
           EXPECT_EQ(scratch_of(cpu, model, run, mesh), planned) << label;
         }
+}
+
+// Tensor parallelism cuts the widest products, slices of experts cut theirs, and Muon multiplies whole matrices.
+TEST(ScratchRule, PlansAndRunsAgreeOnWhatIsCut) {
+  PlatformProfile cpu;
+  cpu.one_packed_form = false;
+  for (const DType gradients : {DType::f32, DType::bf16})
+    for (const Optimizer optimizer : {Optimizer::adamw, Optimizer::muon})
+      for (const MoeTpMode mode : {MoeTpMode::ssmb, MoeTpMode::ted})
+        for (const int64_t dense_width : {0, 2000})
+          for (const char* transport : {"auto", "gather_tokens", "gather_weights"})
+            for (const auto& [tp, ep] : {std::pair(1, 4), std::pair(2, 2), std::pair(4, 1), std::pair(1, 1)}) {
+              if (mode == MoeTpMode::ted && transport == std::string("gather_tokens")) continue;  // both cut widths
+              NativeModel native;
+              native.width = 192;
+              native.heads = 6;
+              native.experts = 8;
+              native.expert_width = 1000;
+              native.shared_experts = 1;
+              native.vocab = 1001;
+              native.dense_layers = dense_width > 0 ? 1 : 0;
+              native.dense_width = dense_width;
+              RunSpec run;
+              run.expert_gradients = gradients;
+              run.train.optimizer = optimizer;
+              run.train.seq_len = 64;
+              run.train.global_batch = 8;
+              run.moe.transport = transport;
+              run.moe.tp_mode = mode;
+              run.mesh.tp = tp;
+              run.mesh.ep = ep;
+              const ModelSpec model = build_native_model(native);
+              const Mesh mesh = make_mesh(run.mesh, mode == MoeTpMode::ted ? tp * ep : std::max(tp, ep));
+              EXPECT_EQ(scratch_of(cpu, model, run, mesh), measured_on_cpu(model, run, mesh, 1))
+                  << word_of(gradients) << ' ' << word_of(optimizer) << ' ' << word_of(mode) << ' ' << dense_width
+                  << ' ' << transport << " tp " << tp << " ep " << ep;
+            }
 }
 
 // A stream with the scratch that a rank of TP in fp32 measures.

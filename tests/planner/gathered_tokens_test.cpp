@@ -64,7 +64,7 @@ void expect_memory_of_the_rank_that_has_most(const Request& request) {
     int64_t most = 0;
     for (int rank = 0; rank < 4; ++rank) {
       const Plan plan = make_plan(request.model, with_layout(request.run, layout), 4, rank,
-                                  platform_of(request.profile, request.model, request.run));
+                                  platform_of(request.profile, request.run));
       most = std::max(most, summarise(all_rows(plan)).total());
     }
     const auto expected = static_cast<double>(most);  // where ZeRO cuts, up to the rounding of cuts

@@ -16,7 +16,7 @@ void expect_largest(Request request, const char* text, double tolerance = 0) {
   const Layout layout = parse_layout(text, {});
   check_layout(request, layout);
   Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
-  const Platform platform = platform_of(request.profile, request.model, request.run);
+  const Platform platform = platform_of(request.profile, request.run);
   int64_t most = 0;
   for (int rank = 0; rank < request.ranks; ++rank)
     most = std::max(most, needed_of(summarise(all_rows(make_plan(request.model, with_layout(request.run, layout),

@@ -352,7 +352,7 @@ TEST(Memory, EqualsTheTableOfPublishedModels) {
   run.train.global_batch = 256;
   for (const char* name : {"qwen3-30b-a3b", "mixtral-8x7b"}) {
     const ModelSpec model = config_model(name);
-    const Platform platform = platform_of(shipped_profile("h200x8"), model, run);
+    const Platform platform = platform_of(shipped_profile("h200x8"), run);
     MemoryModel memory(model, run, platform);
     for (const char* layout : {"ep=8 zero=1 micro_batches=8", "pp=4 tp=2 ep=2 micro_batches=32 recompute=moe"})
       compare(memory, model, run, layout, 8, platform);

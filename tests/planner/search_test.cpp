@@ -117,8 +117,7 @@ void expect_memory_of_the_largest_rank(const Request& request) {
     const RunSpec run = with_layout(request.run, layouts[i]);
     std::vector<int64_t> largest(estimate.memory.size());
     for (int rank = 0; rank < request.ranks; ++rank) {
-      const Plan plan =
-          make_plan(request.model, run, request.ranks, rank, platform_of(request.profile, request.model, run));
+      const Plan plan = make_plan(request.model, run, request.ranks, rank, platform_of(request.profile, run));
       int64_t& bytes = largest[static_cast<size_t>(plan.coords.pp)];
       bytes = std::max(bytes, summarise(all_rows(plan)).total());
     }
