@@ -343,7 +343,20 @@ static int64_t most_ranks_below(const Request& request) {
   return most;
 }
 
+// key: shares of the expert-parallel ranks.
+static void fail_without_groups_of(const Request& request, const char* key, const std::string& shares) {
+  if (shares.empty() || shares == kMeasuredShares) return;
+  const int64_t ep = std::ssize(parse_shares(shares, key));
+  if (request.ranks % ep == 0) return;
+  fail(Exit::config,
+       fmt::format("no layout of {} ranks has expert-parallel groups of {} ranks, as {} = \"{}\" lists", request.ranks,
+                   ep, key, shares),
+       fmt::format("set --ranks to a multiple of the number of shares, or leave {} empty", key));
+}
+
 void fail_without_layouts(const Request& request) {
+  fail_without_groups_of(request, "mesh.expert_shares", request.run.mesh.expert_shares);
+  fail_without_groups_of(request, "mesh.width_shares", request.run.mesh.width_shares);
   const int64_t batch = request.run.train.global_batch;
   const std::string& shares = request.run.mesh.shares;
   if (!shares.empty() && shares != kMeasuredShares) {

@@ -1,6 +1,9 @@
 // The search's choice of a transport, where the run leaves it open.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
+#include <string>
 
 #include "planner/helpers.h"
 #include "planner/search.h"
@@ -169,6 +172,33 @@ TEST(SearchTransport, DividesExpertsInEveryLayoutWhereTheyHaveShares) {
     EXPECT_TRUE(std::any_of(layouts.begin(), layouts.end(), [](const Layout& l) { return l.transport == "bypass"; }));
     for (const Layout& layout : layouts) EXPECT_NO_THROW(check_layout(request, layout)) << describe(layout);
     EXPECT_NO_THROW(search(request));
+  }
+}
+
+// Shares that no size of EP has are refused by their number: mesh.ep is not the user's to set in a search.
+TEST(SearchTransport, SaysThatNoGroupHasAsManyRanksAsAreListed) {
+  Request request;
+  request.model = odd_model();
+  request.run = small_run();
+  request.profile = shipped_profile("h200x8");
+  const auto refusal = [&](int ranks, const char* experts, const char* widths) {
+    request.ranks = ranks;
+    request.run.mesh.expert_shares = experts;
+    request.run.mesh.width_shares = widths;
+    try {
+      search(request);
+    } catch (const Error& error) {
+      return std::string(error.what()) + " hint: " + error.hint();
+    }
+    return std::string("none");
+  };
+  for (const int ranks : {1, 4}) {
+    const std::string expected = fmt::format("no layout of {} ranks has expert-parallel groups of 3 ranks", ranks);
+    EXPECT_NE(refusal(ranks, "2,3,2", "").find(expected + ", as mesh.expert_shares"), std::string::npos)
+        << refusal(ranks, "2,3,2", "");
+    EXPECT_NE(refusal(ranks, "", "2,3,2").find(expected + ", as mesh.width_shares"), std::string::npos)
+        << refusal(ranks, "", "2,3,2");
+    EXPECT_NE(refusal(ranks, "2,3,2", "").find("hint: set --ranks"), std::string::npos);
   }
 }
 
