@@ -1,6 +1,7 @@
 """`verify` passes for models of the Hugging Face families whose attention or router has more than a [model] table can say:
 biases, a rotated part of each head, norm after rotary embedding, sliding windows, a gate of shared experts, another
-number of experts in each layer, sinks, biases of experts. One commit runs a third of the layouts, or all with MOEWRIGHT_TEST_ALL=1."""
+number of experts or of choices in each layer, sinks, biases of experts. One commit runs a third of the layouts, or all
+with MOEWRIGHT_TEST_ALL=1."""
 
 import os
 import pathlib
@@ -20,6 +21,9 @@ CASES = [  # model, overrides; 4 ranks
     ("qwen2_window", "mesh.tp=2 mesh.ep=2 moe.tp_mode=ted memory.recompute=selective data.document_mask=true"),
     ("qwen2_window", "mesh.pp=2 mesh.ep=2 mesh.schedule=zb_v memory.recompute=selective moe.aux_scope=model"),
     ("hunyuan_list", "mesh.pp=2 mesh.tp=2 mesh.ep=2 mesh.schedule=zb_h1"),
+    ("hunyuan_list", "mesh.ep=4 moe.transport=bypass mesh.ranks_per_node=2 moe.row_chunks=2 memory.recompute=moe"),
+    ("hunyuan_list", "mesh.tp=2 mesh.ep=4 moe.transport=halo mesh.ranks_per_node=2 memory.recompute=full "
+                     "moe.replica_slots=1 debug.migrate=true"),
     ("ernie_range", "mesh.ep=4 mesh.zero=1 moe.aux_scope=model"),
     ("dots1_window", "mesh.tp=2 mesh.ep=2 train.dtype=bf16"),
     ("gpt_oss", "mesh.tp=4 mesh.ep=4 mesh.zero=1 data.document_mask=true"),

@@ -86,15 +86,20 @@ void ByNodeTransport::split_tokens(int64_t tokens) {
   }
 }
 
-TensorView ByNodeTransport::choices_of(const Chunk& chunk) {
-  return t_.choices.take(layout_.tokens).slice(chunk.first_token, chunk.tokens);
-}
-
-TensorView ByNodeTransport::of_choices(GrowingTensor& table, const Chunk& chunk) {
-  return table.take(layout_.tokens).slice(chunk.first_token, chunk.tokens).flat();
-}
-
 // Layers with other numbers of choices may share a tensor.
+TensorView ByNodeTransport::by_choice(GrowingTensor& tensor) const {
+  const TensorView widest = tensor.take(layout_.tokens);
+  return TensorView(widest.data, widest.dtype, {layout_.tokens, layout_.top_k});
+}
+
+TensorView ByNodeTransport::choices_of(const Chunk& chunk) {
+  return by_choice(t_.choices).slice(chunk.first_token, chunk.tokens);
+}
+
+TensorView ByNodeTransport::of_choices(GrowingTensor& table, const Chunk& chunk) const {
+  return by_choice(table).slice(chunk.first_token, chunk.tokens).flat();
+}
+
 TensorView ByNodeTransport::by_unit(GrowingTensor& tensor, int64_t first, int64_t rows) const {
   const TensorView all = tensor.take(first + rows);
   return TensorView(all.data, all.dtype, {first + rows, width_}).slice(first, rows);
@@ -123,7 +128,7 @@ void ByNodeTransport::dispatch_begin(Stream& stream, Pass pass, int64_t chunk, T
     counts = take_counts(stream);
   }
   if (chunk == 0 && pass == Pass::again) {
-    gather_values(stream, layout_.expert_ids_R, layout_.row_of_TK, t_.choices.take(layout_.tokens));
+    gather_values(stream, layout_.expert_ids_R, layout_.row_of_TK, by_choice(t_.choices));
     for (const Chunk& each : chunks_) sort_sent(stream, each);
   }
   if (is_of_replicas(chunk)) return;  // they have left with the others
@@ -430,7 +435,7 @@ void ByNodeTransport::combine_finish(Stream& stream, Pass pass, int64_t chunk, c
     return view.data == nullptr ? view : view.slice(own.first_token, own.tokens);
   };
   const int64_t sent = own.sent_rows;
-  const TensorView table = tokens(t_.sent_units.take(layout_.tokens));
+  const TensorView table = tokens(by_choice(t_.sent_units));
   const bool weighs = pass == Pass::forward && !options_.merge;
   const TraceScope part(stream.trace(), pass == Pass::forward ? "combine_tokens" : "combine_gradient");
   combine_rows(stream, t_.rows.take(own.first.sent, sent), table, weighs ? tokens(gate_weights_) : TensorView{},

@@ -120,8 +120,9 @@ class ByNodeTransport : public Transport {
   // The parts of [0, rows) outside of these ranges, which ascend.
   static std::vector<RowRange> ranges_outside(std::initializer_list<RowRange> ranges, int64_t rows);
   bool carries_weights(Pass pass) const;
-  TensorView choices_of(const Chunk& chunk);  // [tokens, top_k]: numbers of copies, -1 for dropped choices
-  TensorView of_choices(GrowingTensor& table, const Chunk& chunk);  // entries of its choices
+  TensorView by_choice(GrowingTensor& tensor) const;  // [tokens, top_k]
+  TensorView choices_of(const Chunk& chunk);          // [its tokens, top_k]: numbers of copies, -1 for dropped choices
+  TensorView of_choices(GrowingTensor& table, const Chunk& chunk) const;  // entries of its choices
   void pack(Stream& stream, Pass pass, const Chunk& chunk, TensorView source_TD);
   void pack_rows(Stream& stream, const Chunk& chunk, TensorView source_TD, RowRange sent, TensorView out);
   static void gather_range(Stream& stream, TensorView from, TensorView table, RowRange range, TensorView out);

@@ -56,7 +56,7 @@ void ByNodeTransport::choose_copies(Stream& stream) {
 }
 
 void ByNodeTransport::sort_and_count(Stream& stream) {
-  gather_values(stream, layout_.expert_ids_R, layout_.row_of_TK, t_.choices.take(layout_.tokens));
+  gather_values(stream, layout_.expert_ids_R, layout_.row_of_TK, by_choice(t_.choices));
   for (const Chunk& chunk : chunks_) sort_sent(stream, chunk);
   count(stream);
 }
