@@ -11,6 +11,7 @@
 #include "comm/cores.h"
 #include "comm/watchdog/watchdog.h"
 #include "config/batch_ramp.h"
+#include "config/idle_keys.h"
 #include "config/learning_rate.h"
 #include "engine/libraries.h"
 #include "engine/memory_meter.h"
@@ -177,6 +178,7 @@ void Trainer::print_header() {
     if (const std::string doubt = leader_ ? doubt_about_validation(run_) : ""; !doubt.empty()) say("{}", doubt);
   }
   if (run_.checkpoint.dir.empty() && !options_.dry_run) say("checkpoints: none, because checkpoint.dir is empty");
+  for (const std::string& idle : describe_idle_keys(run_, plan.model)) say("warning: {}", idle);
   if (!sample_->why_none().empty()) say("warning: no sample at the end: {}", sample_->why_none());
   if (run_.data.document_mask) say("documents of a sample are kept apart");
   else if (data_->has_loss_mask())

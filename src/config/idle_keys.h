@@ -1,0 +1,16 @@
+// Keys of a run file that are set, but change nothing beside its other keys.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/run_spec.h"
+
+namespace mw {
+
+// One line per key, which says what it needs. A key counts as set where its value is not the default. Not here: keys
+// that only the number of ranks or the mesh idles, since one run file serves several layouts; keys of other commands
+// than `train`; and keys that are refused.
+std::vector<std::string> describe_idle_keys(const RunSpec& run, const ModelSpec& model);
+
+}  // namespace mw
