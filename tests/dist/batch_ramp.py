@@ -33,9 +33,12 @@ for name, ranks, overrides in [
     got = read_metrics(name)
     samples = {step: int(line["samples"]) for step, line in got.items()}
     checks.expect(samples == SAMPLES, f"{name}: samples {samples}")
-    for last, batch in [(2, 4), (4, 12), (STEPS, 16)]:
-        train(f"{name}-parts", ranks, *overrides, f"train.global_batch={batch}", f"train.micro_batches={batch // 4}",
-              f"train.steps={last}", "checkpoint.resume=auto")
+    for last, batch, seen in [(2, 4, None), (4, 12, "sees 32 samples in all, 0.667 of the epochs"),
+                              (STEPS, 16, "sees 80 samples in all, 0.714 of the epochs")]:
+        output = train(f"{name}-parts", ranks, *overrides, f"train.global_batch={batch}",
+                       f"train.micro_batches={batch // 4}", f"train.steps={last}", "checkpoint.resume=auto")
+        said = seen in " ".join(output.split()) if seen else "samples in all" not in output
+        checks.expect(said, f"{name}: of samples before, until step {last}", output)
     same_bits(checks, name, read_metrics(f"{name}-parts"), got)
 
 # The first step has fewer micro-batches than there are stages; ranks with unequal shares; a resume within the ramp.
@@ -45,7 +48,8 @@ for name, ranks, overrides in [
     ("recompute", 2, ["mesh.ep=2", "memory.recompute=full"]),
 ]:
     train(name, ranks, *overrides, *RAMP, "train.steps=3")
-    train(name, ranks, *overrides, *RAMP, "checkpoint.resume=auto")
+    output = train(name, ranks, *overrides, *RAMP, "checkpoint.resume=auto")
+    checks.expect("samples in all" not in output, f"{name}: the same ramp is taken for another", output)
     difference = largest_difference(read_metrics("one"), read_metrics(name))
     print(f"         {name}: largest relative difference {difference:.1e}")
     checks.expect(len(read_metrics(name)) == STEPS and difference < 1e-5, f"{name}: differs by {difference:.1e}")

@@ -16,7 +16,6 @@
 #include "engine/libraries.h"
 #include "formats/report/trace_file.h"
 #include "planner/layout.h"
-#include "train/checkpoint/checkpoint.h"
 
 namespace mw {
 namespace {
@@ -32,6 +31,11 @@ std::string now_utc() {
 std::string describe_attention(const AttentionSpec& a) {
   if (a.is_latent()) return fmt::format("latent attention with {} heads of {}", a.heads, a.head_dim);
   return fmt::format("{} heads of {}, {} key/value heads", a.heads, a.head_dim, a.kv_heads);
+}
+
+// Those that were consumed, and those of the steps to come.
+double samples_of_run(const TrainSpec& train, const RunState& state) {
+  return static_cast<double>(state.samples) + samples_of_steps(train, state.step, train.steps);
 }
 
 }  // namespace
@@ -66,17 +70,17 @@ std::string describe_failed_save(const RunSpec& run, int64_t step, const Error& 
 }
 
 nlohmann::ordered_json describe_run(const World& world, const Engine& engine, const SampleOrder& data,
-                                    const std::string& version, int64_t step) {
+                                    const std::string& version, const RunState& state) {
   const Plan& plan = engine.plan;
   const TrainSpec& train = plan.run.train;
   const int threads = engine.stream.threads(), ranks = engine.world.size();
   return {
       {"model", summary(plan.model)},
       {"attention", describe_attention(plan.model.layers.back().attention)},
-      {"data", data.describe(samples_of_steps(train, 0, train.steps))},
+      {"data", data.describe(samples_of_run(train, state))},
       {"batch", fmt::format("{} of {} tokens, in micro-batches of {}", describe_batch(train), train.seq_len,
                             train.global_batch / train.micro_batches)},
-      {"steps", fmt::format("{} to {}", step + 1, train.steps)},
+      {"steps", fmt::format("{} to {}", state.step + 1, train.steps)},
       {"optimizer", describe_optimizer(train)},
       {"seed", std::to_string(train.seed)},
       {"layout", fmt::format("{}: {}", counted(ranks, "rank"), describe(layout_of(plan.run)))},
@@ -87,6 +91,14 @@ nlohmann::ordered_json describe_run(const World& world, const Engine& engine, co
       {"version", version},
       {"run_file", to_toml(plan.run)},
   };
+}
+
+std::string describe_other_samples(const TrainSpec& train, const RunState& state) {
+  const double all = samples_of_steps(train, 0, train.steps), run = samples_of_run(train, state);
+  if (state.step == 0 || state.step >= train.steps || run == all) return "";
+  return fmt::format(
+      "earlier steps had other batches: the run sees {:.0f} samples in all, {:.3g} of the epochs named above", run,
+      run / all);
 }
 
 std::vector<std::string> describe_machine(World& world, Engine& engine, const CpuTimes& started) {

@@ -11,14 +11,19 @@
 #include "comm/world.h"
 #include "engine/engine.h"
 #include "engine/step.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/data/data.h"
 
 namespace mw {
 
 // Describes the run: model, data, settings, machine, date and version, and the whole run file. Every field is text for
-// people (docs/formats.md, `run`). step: the last completed one. To be called on one rank.
+// people (docs/formats.md, `run`). state: behind the last completed step. To be called on one rank.
 nlohmann::ordered_json describe_run(const World& world, const Engine& engine, const SampleOrder& data,
-                                    const std::string& version, int64_t step);
+                                    const std::string& version, const RunState& state);
+
+// A line where steps before `state` had other batches than the run file gives them now, so that the run sees another
+// number of samples than that of all its steps; else "".
+std::string describe_other_samples(const TrainSpec& train, const RunState& state);
 
 // Lines on the machine as the run uses it: nodes, threads, libraries, kernels, and warnings on a CPU that others use
 // too. started: of the command. The same on all ranks, but for the kernels, which only rank 0 names. Collective.

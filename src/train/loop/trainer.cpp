@@ -216,6 +216,7 @@ void Trainer::load_weights() {
       for (const std::string& line :
            describe_changes_since(loaded, engine_->plan.run, engine_->plan.model, state_.data_tokens))
         say("{}", line);
+    if (const std::string other = describe_other_samples(run_.train, state_); !other.empty()) say("{}", other);
     return;
   }
   if (leader_ && run_.checkpoint.resume == "auto") {
@@ -232,7 +233,7 @@ void Trainer::open_metrics() {
   LogSpec log = run_.log;
   log.jsonl = metrics_file(run_);
   log_ = RunLog(log, state_.step, saved_step_ != state_.step);  // it resumed from another folder
-  log_.describe_run(describe_run(world_, *engine_, *data_, options_.version, state_.step));
+  log_.describe_run(describe_run(world_, *engine_, *data_, options_.version, state_));
   if (!log_.note().empty()) say("{}", log_.note());
 }
 
