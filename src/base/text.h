@@ -31,6 +31,8 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
 // Returns the code point that starts at text[at], which must exist, and moves `at` behind it. Returns none for UTF-8
 // that is not well-formed (overlong forms, surrogates, anything above U+10FFFF); `at` is then unspecified.
 std::optional<uint32_t> next_code_point(std::string_view text, size_t& at);
+// What editors on Windows put before UTF-8.
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 // Whether the whole text is well-formed UTF-8.
 bool is_utf8(std::string_view text);
 

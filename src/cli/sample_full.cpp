@@ -13,9 +13,11 @@
 namespace mw {
 namespace {
 
-// One prompt per line, which may end as on Windows; empty lines are empty prompts. As rank 0 reads them.
+// One prompt per line; the file may begin and its lines may end as on Windows; empty lines are empty prompts. As rank 0
+// reads them.
 std::vector<std::string> read_prompts(Comm& comm, const std::string& path) {
-  const std::string text = broadcast_text(comm, comm.rank() == 0 ? read_text_file(path) : "", 0);
+  std::string text = broadcast_text(comm, comm.rank() == 0 ? read_text_file(path) : "", 0);
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   std::vector<std::string> prompts;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {

@@ -420,9 +420,6 @@ RunSpec parse_run_text(const std::string& text, const std::string& where, const 
   return run;
 }
 
-// Some editors begin UTF-8 files with it.
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-
 RunSpec read_run_file(const std::string& path, const std::vector<std::string>& overrides) {
   std::error_code ignored;  // reading it tells why not
   if (std::filesystem::is_directory(path, ignored)) fail_folder(path);

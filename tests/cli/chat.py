@@ -33,10 +33,10 @@ for ranks, arguments in ((1, []), (2, ["mesh.ep=2"])):
 checks.expect(chat(1, b"hi\nwho?")[0] == ANSWERS, "a last line without an end")
 checks.expect(chat(1, b"")[0] == "", "no input")
 checks.expect(chat(1, b"hi\r\n\r\nwho?\r\n")[0] == ANSWERS, "lines that end as on Windows")
-pathlib.Path("prompts").write_bytes(b"User: hi\r\n\r\n")
+pathlib.Path("prompts").write_bytes(b"\xef\xbb\xbfUser: hi\r\n\r\n")
 result = subprocess.run([BIN, "sample", "run", "--prompts", "prompts", "sample.tokens=2"], capture_output=True, timeout=300)
 checks.expect([json.loads(line)["prompt"] for line in result.stdout.splitlines()] == ["User: hi", ""],
-              "prompts that end as on Windows", f"{result.stdout} {result.stderr}")
+              "prompts that begin and end as on Windows", f"{result.stdout} {result.stderr}")
 checks.expect(chat(1, b"hi\n" * 9, "sample.tokens=3")[0].count("\n") == 9, "longer than the context")
 text, told = chat(1, b"\xff\nhi\n")
 checks.expect(text == " hello you\n" and "not understood: the prompt holds token 255 outside the vocabulary of 128" in told,
