@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "config/batch_ramp.h"
+#include "config/learning_rate.h"
 #include "config/model_spec.h"
 
 namespace mw {
@@ -78,6 +80,21 @@ std::vector<std::string> describe_idle_keys(const RunSpec& run, const ModelSpec&
     for (const IdleRule& rule : kRules)
       if (change.key == rule.key && rule.is_idle(run, model))
         lines.push_back(fmt::format("{} = {} has no effect: it needs {}", change.key, change.to, rule.needs));
+  return lines;
+}
+
+std::vector<std::string> describe_unreached(const TrainSpec& train) {
+  std::vector<std::string> lines;
+  if (train.warmup > train.steps && train.lr > 0)
+    lines.push_back(
+        fmt::format("train.warmup = {} is longer than the run, train.steps = {}: the learning rate ends at "
+                    "{:.2g} and never reaches train.lr = {:g}",
+                    train.warmup, train.steps, learning_rate(train, train.steps), train.lr));
+  if (const int64_t last = samples_of_step(train, train.steps); last < train.global_batch)
+    lines.push_back(
+        fmt::format("train.batch_ramp is longer than the run, train.steps = {}: steps have at most {} "
+                    "samples and never train.global_batch = {}",
+                    train.steps, last, train.global_batch));
   return lines;
 }
 

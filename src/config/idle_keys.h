@@ -13,4 +13,8 @@ namespace mw {
 // than `train`; and keys that are refused.
 std::vector<std::string> describe_idle_keys(const RunSpec& run, const ModelSpec& model);
 
+// What the run ends too early for: a line for train.lr behind a longer warm-up, and one for train.global_batch behind a
+// longer ramp.
+std::vector<std::string> describe_unreached(const TrainSpec& train);
+
 }  // namespace mw

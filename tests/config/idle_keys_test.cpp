@@ -49,5 +49,25 @@ TEST(IdleKeys, OfATableAreNotAskedOfAModelFolder) {
   EXPECT_TRUE(describe_idle_keys(run, model).empty());
 }
 
+TEST(UnreachedValues, AreThoseBehindTheLastStep) {
+  TrainSpec train;
+  train.steps = 10;
+  train.lr = 1e-3;
+  train.warmup = 10;
+  train.global_batch = 8;
+  train.micro_batches = 4;
+  train.batch_ramp = {"4 2", "9 4"};
+  EXPECT_TRUE(describe_unreached(train).empty());
+  train.steps = 9;
+  EXPECT_EQ(describe_unreached(train),
+            (std::vector<std::string>{"train.warmup = 10 is longer than the run, train.steps = 9: the learning rate "
+                                      "ends at 0.0009 and never reaches train.lr = 0.001",
+                                      "train.batch_ramp is longer than the run, train.steps = 9: steps have at most 4 "
+                                      "samples and never train.global_batch = 8"}));
+  train.warmup = 9;
+  train.batch_ramp.clear();
+  EXPECT_TRUE(describe_unreached(train).empty());
+}
+
 }  // namespace
 }  // namespace mw::test

@@ -179,6 +179,7 @@ void Trainer::print_header() {
   }
   if (run_.checkpoint.dir.empty() && !options_.dry_run) say("checkpoints: none, because checkpoint.dir is empty");
   for (const std::string& idle : describe_idle_keys(run_, plan.model)) say("warning: {}", idle);
+  for (const std::string& unreached : describe_unreached(run_.train)) say("warning: {}", unreached);
   if (!sample_->why_none().empty()) say("warning: no sample at the end: {}", sample_->why_none());
   if (run_.data.document_mask) say("documents of a sample are kept apart");
   else if (data_->has_loss_mask())
