@@ -110,7 +110,8 @@ Command add_evaluate_command(CommandLine& line, const Invocation& invocation) {
   const ModelArguments arguments = add_model_arguments(sub, "data.val_path=FILE or data.blend=[...]");
   auto options = std::make_shared<EvaluateOptions>();
   sub.add_flag("--all", options->all,
-               "every window of the data once; default: as many as train.val_batches says, spread over the data; with "
+               "every window of data.val_path, or of what data.val_fraction holds out of data.path or data.blend, "
+               "once; default: as many as train.val_batches says, spread over the data; with "
                "train.val_batches = 0 only questions are answered");
   sub.add_option(
       "--questions", options->questions,
