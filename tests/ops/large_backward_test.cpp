@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "ops/adamw.h"
 #include "ops/attention.h"
@@ -280,6 +281,28 @@ TEST_F(LargeTensors, Attention) {
   }
 }
 
+double square_sum(std::span<const float> values) {
+  return std::inner_product(values.begin(), values.end(), values.begin(), 0.0, std::plus<>(),
+                            [](float a, float b) { return static_cast<double>(a) * static_cast<double>(b); });
+}
+
+// The largest root mean square of a row's errors over that of the row, or over a tenth of that of all rows where this
+// is larger. Gradients of the first keys are a hundred times those of the last.
+double largest_row_error(const Owned& got, const Owned& wanted) {
+  const std::vector<float> a = to_case_tensor(got).values, b = to_case_tensor(wanted).values;
+  const auto width = static_cast<size_t>(wanted.view.cols());
+  const double floor = square_sum(b) / static_cast<double>(b.size() / width) / 100;
+  double largest = 0;
+  std::vector<float> errors(width);
+  for (size_t at = 0; at < b.size(); at += width) {
+    for (size_t i = 0; i < width; ++i) errors[i] = a[at + i] - b[at + i];
+    const double error = square_sum(errors);
+    if (!std::isfinite(error)) return error;
+    largest = std::max(largest, error / std::max(floor, square_sum({b.data() + at, width})));
+  }
+  return std::sqrt(largest);
+}
+
 // The longest sequence that the library gets where it must be deterministic: it keeps the gradients of scores of a
 // head, 2^32 of them, in scratch. The same problem with one document runs on our own kernels, which keep none.
 TEST_F(LargeTensors, AttentionOfALongSequence) {
@@ -305,11 +328,8 @@ TEST_F(LargeTensors, AttentionOfALongSequence) {
     return got;
   };
   const std::vector<Owned> whole = run(false), of_documents = run(true);
-  for (size_t i = 0; i < whole.size(); ++i) {
-    const std::vector<float> wanted = to_case_tensor(of_documents[i]).values;
-    EXPECT_LE(largest_error(to_case_tensor(whole[i]).values, {wanted.begin(), wanted.end()}), 0.1)
-        << (std::array{"o", "d_q", "d_k", "d_v"}[i]);
-  }
+  for (size_t i = 0; i < whole.size(); ++i)
+    EXPECT_LE(largest_row_error(whole[i], of_documents[i]), 0.03) << (std::array{"o", "d_q", "d_k", "d_v"}[i]);
 }
 
 }  // namespace
