@@ -43,15 +43,16 @@ __device__ float choose_experts(const RouterRule& rule, const Logits<kOwn>& logi
   const int count = kOwn > 0 ? kOwn : (E - lane + kWave - 1) / kWave;
   const bool grouped = rule.kept_groups < rule.groups;
   OwnValues<uint32_t, kOwn> keys(key_memory, lane);
-  logits.for_each_own([&](int e, int j, float x) {
+  const auto find_choice = [&](int e, int j, float x) {
     // A NaN or -inf becomes the lowest number: still behind all others, but a legal choice.
-    float choice = bias == nullptr ? scores.find(j, x) : scores.find(j, x) + bias[e];
-    choice = choice > kLowest ? choice : kLowest;
-    if (grouped) scratch[e] = choice;
-    else keys[j] = choice_key(choice);
-  });
+    const float choice = bias == nullptr ? scores.find(j, x) : scores.find(j, x) + bias[e];
+    return choice > kLowest ? choice : kLowest;
+  };
   float group_gap = kInfinity;
-  if (grouped) {
+  if (!grouped) {
+    logits.for_each_own([&](int e, int j, float x) { keys[j] = choice_key(find_choice(e, j, x)); });
+  } else {
+    logits.for_each_own([&](int e, int j, float x) { scratch[e] = find_choice(e, j, x); });
     const int groups = static_cast<int>(rule.groups);
     group_gap = keep_groups(scratch, scratch + E, groups, E / groups, rule.kept_groups, rule.group_best, lane);
     logits.for_each_own([&](int e, int j, float) { keys[j] = choice_key(scratch[e]); });
@@ -67,8 +68,7 @@ __device__ float choose_experts(const RouterRule& rule, const Logits<kOwn>& logi
     last = largest_in_wave(own);
     uint32_t expert = ~0u;  // the lane's first one with this key; ties go to the lower expert
 #pragma unroll
-    for (int j = 0; j < count; ++j)
-      if (keys[j] == last) expert = min(expert, static_cast<uint32_t>(lane + j * kWave));
+    for (int j = count - 1; j >= 0; --j) expert = keys[j] == last ? static_cast<uint32_t>(lane + j * kWave) : expert;
     const auto chosen = static_cast<int>(least_in_wave(expert));
     if (lane == k % kWave) ids[k] = chosen;
 #pragma unroll
@@ -105,16 +105,20 @@ __device__ float score_or_nan(const Scores& scores, const float* logits, int32_t
   return is_expert(id, experts) ? scores(logits[id]) : kNan;
 }
 
+// Lane l weighs choices l, l + kWave, ...; usually there is only the first.
 __device__ void weigh_choices(const RouterRule& rule, const Scores& scores, const float* logits, const int32_t* ids,
                               float* weights, int lane) {
+  const int K = static_cast<int>(rule.top_k);
+  const auto score_of = [&](int k) { return score_or_nan(scores, logits, ids[k], rule.experts); };
+  const float first = lane < K ? score_of(lane) : 0.0f;
   float divisor = 1.0f;
   if (rule.renormalise) {
-    float sum = 0.0f;
-    for (int64_t k = lane; k < rule.top_k; k += kWave) sum += score_or_nan(scores, logits, ids[k], rule.experts);
+    float sum = first;
+    for (int k = lane + kWave; k < K; k += kWave) sum += score_of(k);
     divisor = fmaxf(reduce_wave(sum, Sum()) + kTinySum, rule.least_sum);
   }
-  for (int64_t k = lane; k < rule.top_k; k += kWave)
-    weights[k] = score_or_nan(scores, logits, ids[k], rule.experts) / divisor * rule.scale;
+  if (lane < K) weights[lane] = first / divisor * rule.scale;
+  for (int k = lane + kWave; k < K; k += kWave) weights[k] = score_of(k) / divisor * rule.scale;
 }
 
 __device__ void count_choices(const RouterRule& rule, const int32_t* ids, uint32_t* counts, int lane) {
@@ -183,7 +187,7 @@ __global__ void __launch_bounds__(kWavesOf<kOwn>* kWave, kOwn > 4 || kOwn == 0 ?
     if (!measuring) continue;
     count_choices(task.rule, ids, counts, lane);
     if (task.summing)
-      logits.for_each_own([&](int, int j, float x) {
+      logits.for_each_slot([&](int j, float x) {
         float p = of_softmax ? scores.softmax(x) : own_scores.find(j, x);
         if (task.rule.score == ScoreFunction::sigmoid && !of_softmax) p /= scores.total;
         prob_sums[j] += static_cast<double>(p);
@@ -205,7 +209,8 @@ __device__ double sum_chunks(const T* table, int64_t column, int64_t chunks, int
   return reduce_block(sum, Sum());
 }
 
-// One block per column. result: the sums of the counts but for the last column, those of the sums, the last count.
+// One block per column, with a thread for each chunk. result: the sums of the counts but for the last column, those of
+// the sums, the last count.
 __global__ void sum_chunks_kernel(const uint32_t* counts, const double* sums, int64_t chunks, int64_t columns,
                                   double* result) {
   const int64_t column = blockIdx.x;
@@ -292,7 +297,8 @@ void route(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorV
   if (task.counts_cE1 == nullptr) return;
 
   auto* result = frame.take<double>(static_cast<size_t>(2 * columns));
-  launch(stream, sum_chunks_kernel, columns, 128, 0, task.counts_cE1, task.sums_cE1, chunks.count, columns, result);
+  launch(stream, sum_chunks_kernel, columns, static_cast<int>(kMaxChunks), 0, task.counts_cE1, task.sums_cE1,
+         chunks.count, columns, result);
   (forced ? read_forced_statistics : read_statistics)(stream, statistics, result, E);
 }
 

@@ -50,7 +50,7 @@ struct OwnValues<T, 0> {
   __device__ T& operator[](int j) { return all[lane + static_cast<int64_t>(j) * kWave]; }
 };
 
-// The logits of one token.
+// The logits of one token. In registers, slots beyond the last expert have logit -inf.
 template <int kOwn>
 struct Logits {
   const float* all;
@@ -59,7 +59,7 @@ struct Logits {
 
   __device__ Logits(const float* of_token, int E, int of_lane) : all(of_token), experts(E), lane(of_lane) {
 #pragma unroll
-    for (int j = 0; j < kOwn; ++j) own[j] = lane + j * kWave < experts ? all[lane + j * kWave] : 0.0f;
+    for (int j = 0; j < kOwn; ++j) own[j] = lane + j * kWave < experts ? all[lane + j * kWave] : -kInfinity;
   }
   // Calls body(e, j, x) for each expert of the lane: it is its j-th one and has logit x.
   template <class Body>
@@ -72,6 +72,16 @@ struct Logits {
         if (lane + j * kWave < experts) body(lane + j * kWave, j, own[j]);
     }
   }
+  // Calls body(j, x) for each slot of the lane, also for those beyond the last expert, which spares branches.
+  template <class Body>
+  __device__ void for_each_slot(const Body& body) const {
+    if constexpr (kOwn == 0) {
+      for_each_own([&](int, int j, float x) { body(j, x); });
+    } else {
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) body(j, own[j]);
+    }
+  }
 };
 
 // The scores of one token as functions of its logits.
@@ -82,9 +92,8 @@ struct Scores {
   float log_sum = 0.0f;                       // logsumexp of the logits
 
   __device__ float softmax(float x) const { return expf(x - largest) / powers; }
-  __device__ float operator()(float x) const {
-    return function == ScoreFunction::softmax ? softmax(x) : 1.0f / (1.0f + expf(-x));
-  }
+  static __device__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+  __device__ float operator()(float x) const { return function == ScoreFunction::softmax ? softmax(x) : sigmoid(x); }
   // d score / d x at score s, for softmax without the part that all logits share.
   __device__ float slope(float s) const { return function == ScoreFunction::softmax ? s : s * (1.0f - s); }
 };
@@ -95,15 +104,15 @@ __device__ Scores compute_scores(ScoreFunction function, const Logits<kOwn>& log
   Scores scores{function};
   if (function == ScoreFunction::softmax || want_softmax) {
     float largest = -kInfinity, powers = 0.0f;
-    logits.for_each_own([&](int, int, float x) { largest = x > largest ? x : largest; });
+    logits.for_each_slot([&](int, float x) { largest = x > largest ? x : largest; });
     scores.largest = reduce_wave(largest, Maximum());
-    logits.for_each_own([&](int, int, float x) { powers += expf(x - scores.largest); });
+    logits.for_each_slot([&](int, float x) { powers += expf(x - scores.largest); });
     scores.powers = reduce_wave(powers, Sum());
     scores.log_sum = scores.largest + logf(scores.powers);
   }
   if (function == ScoreFunction::sigmoid) {
     float total = 0.0f;
-    logits.for_each_own([&](int, int, float x) { total += scores(x); });
+    logits.for_each_slot([&](int, float x) { total += Scores::sigmoid(x); });
     scores.total = reduce_wave(total, Sum()) + kTinySum;
   }
   return scores;
@@ -121,7 +130,11 @@ struct OwnScores {
   float at[kOwn > 0 ? kOwn : 1] = {};
 
   __device__ OwnScores(const Scores& of_token, const Logits<kOwn>& logits) : scores(of_token) {
-    if constexpr (kOwn > 0) logits.for_each_own([&](int, int j, float x) { at[j] = scores(x); });
+    if constexpr (kOwn > 0) {
+      if (scores.function == ScoreFunction::softmax)
+        logits.for_each_slot([&](int j, float x) { at[j] = scores.softmax(x); });
+      else logits.for_each_slot([&](int j, float x) { at[j] = Scores::sigmoid(x); });
+    }
   }
   __device__ float find(int j, float x) const {
     if constexpr (kOwn > 0) return at[j];
