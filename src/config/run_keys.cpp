@@ -158,7 +158,8 @@ const std::vector<KeyRule>& key_rules() {
       REAL("train.skip_spikes", train.skip_spikes, 0, 1e6,
            "do not update weights in steps whose loss or gradient norm is more than so many standard deviations above "
            "its mean over the last train.spike_window steps; 0: off"),
-      INTEGER("train.spike_window", train.spike_window, 2, 1 << 16,
+      // Half of them are compared with at least, and one step has no deviation.
+      INTEGER("train.spike_window", train.spike_window, 4, 1 << 16,
               "steps that train.skip_spikes compares with; the first half of them is never skipped"),
       INTEGER("train.seed", train.seed, 0, std::numeric_limits<int64_t>::max(),
               "random seed of initialization and data order"),

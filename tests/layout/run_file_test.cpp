@@ -285,6 +285,8 @@ TEST(RunFile, MessagesNameFileAndLine) {
   const auto message = [](const std::string& text) { return error_of([&] { parse(text); }, Exit::config); };
   EXPECT_EQ(message("\n\n[train]\nlr = 1\nstepz = 3\n").rfind("run.toml:5: ", 0), 0u);
   EXPECT_EQ(message("[train]\nlr = -1\n").rfind("run.toml:2: train.lr = -1 is out of range", 0), 0u);
+  // Half of it would be one step, which has no deviation.
+  EXPECT_EQ(message("[train]\nspike_window = 3\n").rfind("run.toml:2: train.spike_window = 3 is out of range", 0), 0u);
   EXPECT_EQ(message("[train]\n\n\nlr = \"fast\"\n").rfind("run.toml:4: train.lr expects a number, got a string", 0),
             0u);
   EXPECT_EQ(message("[data]\nkind = \"txet\"\n"),
