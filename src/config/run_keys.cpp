@@ -166,7 +166,8 @@ const std::vector<KeyRule>& key_rules() {
       CHOICE("train.dtype", train.dtype, "bf16: bf16 compute with fp32 master weights; fp32: full fp32, without TF32"),
       CHOICE("train.device", train.device, "device to compute on; auto: a GPU if there is one"),
       INTEGER("train.threads", train.threads, 0, 4096,
-              "CPU threads per rank; 0: the node's cores divided by its ranks"),
+              "CPU threads per rank; 0: the cores that the rank is bound to, unbound the node's cores divided by its "
+              "ranks"),
       FLAG("train.deterministic", train.deterministic,
            "bit-identical results in every run; false: attention on a GPU accumulates gradients in any order "
            "where that is faster"),
@@ -203,7 +204,7 @@ const std::vector<KeyRule>& key_rules() {
            "as \"3,1\"; measured: as for mesh.shares; empty: equal shares"),
       INTEGER("mesh.adapt_every", mesh.adapt_every, 0, kMany,
               "with mesh.shares = \"measured\", steps between looks at the ranks' speeds: the samples are shared again "
-              "where that makes steps faster by 3 % or more; 0: never"),
+              "where looks agree that it makes steps faster by 3 % or more (docs/balance.md); 0: never"),
       INTEGER("mesh.zero", mesh.zero, 0, 1, "ZeRO stage; 1: shard optimizer states over replicas"),
       INTEGER("mesh.ranks_per_node", mesh.ranks_per_node, 0, 1 << 16,
               "consecutive ranks that share a node; the last node may have fewer; 0: as the launcher reports"),
@@ -248,8 +249,8 @@ const std::vector<KeyRule>& key_rules() {
       CHOICE("moe.expert_products", moe.expert_products,
              "NVIDIA GPUs: one grouped GEMM over all experts, or one cuBLASLt GEMM per expert"),
       CHOICE("moe.forced_load", moe.forced_load,
-             "for benchmarks and tests: replace the experts that the router chooses in training steps, so that experts "
-             "get these shares of the tokens; gate weights are still the router's (docs/balance.md)"),
+             "for benchmarks and tests: replace the experts that the router chooses in training steps and verify, so "
+             "that experts get these shares of the tokens; gate weights are still the router's (docs/balance.md)"),
       CHOICE("moe.balance", moe.balance,
              "swap: move experts between expert-parallel ranks, with their optimizer state, so that ranks get equally "
              "many rows; changes where experts are computed, not the results (docs/balance.md)"),
