@@ -233,11 +233,13 @@ void ParamStore::repack_updated(Stream& stream) {
 
 void ParamStore::zero_gradients(Stream& stream) {
   const TraceScope part(stream.trace(), "zero_gradients");
-  for (Parameter& p : params_) {
+  std::vector<TensorView> gradients;
+  for (const Parameter& p : params_) {
     // Of key/value heads that ranks of TP share, a rank has the gradients of all, and stores those of one.
     const bool is_overwritten = p.row.role == ParamRole::matrix && (p.row.expert || p.weights.size() == 1);
-    if (p.row.trained && !is_overwritten) fill_zero(stream, p.grad);
+    if (p.row.trained && !is_overwritten) gradients.push_back(p.grad);
   }
+  fill_zeros(stream, gradients);
 }
 
 }  // namespace mw

@@ -11,6 +11,7 @@ namespace mw {
 
 // x = 0; any dtype.
 void fill_zero(Stream& stream, TensorView x);
+void fill_zeros(Stream& stream, std::span<const TensorView> tensors);  // a GPU fills small ones together
 // y = x with conversion between f32 and bf16 (round to nearest even); same element count.
 void convert(Stream& stream, TensorView x, TensorView y);
 // out = a + b; all the same dtype, f32 or bf16, and element count; summed in fp32; out may alias either. Overwrites.

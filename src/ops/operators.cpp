@@ -31,6 +31,9 @@ auto run(Stream& stream, Work work, const char* name, Entry Operators::*entry, A
 }  // namespace
 
 void fill_zero(Stream& stream, TensorView x) { run(stream, Work::elementwise, "fill_zero", &Operators::fill_zero, x); }
+void fill_zeros(Stream& stream, std::span<const TensorView> tensors) {
+  run(stream, Work::elementwise, "fill_zeros", &Operators::fill_zeros, tensors);
+}
 void convert(Stream& stream, TensorView x, TensorView y) {
   check_convert(x, y);
   run(stream, Work::elementwise, "convert", &Operators::convert, x, y);

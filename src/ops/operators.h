@@ -33,6 +33,7 @@ struct Operators {
   const char* backend = "";
 
   decltype(&mw::fill_zero) fill_zero = nullptr;
+  decltype(&mw::fill_zeros) fill_zeros = nullptr;
   decltype(&mw::convert) convert = nullptr;
   decltype(&mw::add) add = nullptr;
   decltype(&mw::scaled_sum) scaled_sum = nullptr;

@@ -139,6 +139,24 @@ TEST(Elementwise, FillZero) {
   }
 }
 
+// Slices of one tensor, of odd and even lengths, with elements between them that must stay.
+TEST(Elementwise, FillZerosOfManyTensorsLeavesTheRest) {
+  TestStream test;
+  const int64_t count = 1'000'000;
+  const Owned x = to_operand(CaseTensor{{count}, std::vector<float>(static_cast<size_t>(count), 1.0f)});
+  std::vector<TensorView> slices;
+  std::vector<float> expected(static_cast<size_t>(count), 1.0f);
+  int64_t at = 0;
+  for (int i = 0; i < 300; ++i) {
+    const int64_t length = i == 150 ? 100'000 : i % 3 == 0 ? 1024 : i;
+    slices.push_back(x.view.slice(at, length));
+    std::fill_n(expected.begin() + at, length, 0.0f);
+    at += length + 4 * (i % 2) + i % 4;
+  }
+  fill_zeros(test.stream, slices);
+  EXPECT_EQ(to_case_tensor(x).values, expected);
+}
+
 TEST(Elementwise, SumSquares) {
   for (int64_t count : {0, 1, 1003, 20'000'003}) {
     const CaseTensor values = count < 5000 ? random_tensor("squares", {count}, DType::f32)

@@ -7,6 +7,7 @@ const Operators& cpu_operators() {
   static const Operators table = {
       .backend = "cpu",
       .fill_zero = cpu::fill_zero,
+      .fill_zeros = cpu::fill_zeros,
       .convert = cpu::convert,
       .add = cpu::add,
       .scaled_sum = cpu::scaled_sum,

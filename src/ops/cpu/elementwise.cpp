@@ -77,6 +77,10 @@ void fill_zero(Stream& stream, TensorView x) {
              [=](int64_t begin, int64_t end) { std::memset(memory + begin, 0, static_cast<size_t>(end - begin)); });
 }
 
+void fill_zeros(Stream& stream, std::span<const TensorView> tensors) {
+  for (const TensorView& x : tensors) cpu::fill_zero(stream, x);
+}
+
 void convert(Stream& stream, TensorView x, TensorView y) {
   with_float_type(x.dtype, [&](auto from) {
     with_float_type(y.dtype, [&](auto to) { convert_as<decltype(from), decltype(to)>(stream, x, y); });

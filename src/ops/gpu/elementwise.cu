@@ -170,6 +170,27 @@ void add_sums(Stream& stream, std::span<const TensorView> tensors, Map map, doub
   }
 }
 
+constexpr int64_t kMostOfSmall = 64 << 10;  // bytes that one block fills
+
+struct SmallTensors {
+  std::byte* begins[kListTensors];
+  int64_t bytes[kListTensors];
+  int size = 0;
+};
+
+// A block fills a tensor.
+__global__ void __launch_bounds__(kThreads) fill_zeros_kernel(SmallTensors list) {
+  std::byte* const begin = list.begins[blockIdx.x];
+  const int64_t bytes = list.bytes[blockIdx.x];
+  const auto fill = [&](auto word) {
+    auto* words = reinterpret_cast<decltype(word)*>(begin);
+    for (int64_t i = threadIdx.x; i < bytes / static_cast<int64_t>(sizeof word); i += kThreads) words[i] = word;
+  };
+  const bool wide = reinterpret_cast<std::uintptr_t>(begin) % sizeof(int4) == 0 && bytes % sizeof(int4) == 0;
+  if (wide) fill(int4{});
+  else fill(uint8_t{});
+}
+
 // The sum over all elements of all tensors, with one wait.
 template <class Map>
 double sum_over(Stream& stream, std::span<const TensorView> tensors, Map map) {
@@ -192,6 +213,24 @@ double sum_over(Stream& stream, std::span<const TensorView> tensors, Map map) {
 
 void fill_zero(Stream& stream, TensorView x) {
   if (x.numel() > 0) check(fill_async(x.data, 0, static_cast<size_t>(x.bytes()), native(stream)), "filling memory");
+}
+
+void fill_zeros(Stream& stream, std::span<const TensorView> tensors) {
+  SmallTensors list;
+  const auto finish_list = [&] {
+    launch(stream, fill_zeros_kernel, list.size, kThreads, 0, list);
+    list.size = 0;
+  };
+  for (const TensorView& x : tensors) {
+    if (x.bytes() > kMostOfSmall) {
+      gpu::fill_zero(stream, x);
+      continue;
+    }
+    list.begins[list.size] = static_cast<std::byte*>(x.data);
+    list.bytes[list.size++] = x.bytes();
+    if (list.size == kListTensors) finish_list();
+  }
+  finish_list();
 }
 
 void convert(Stream& stream, TensorView x, TensorView y) {

@@ -8,6 +8,7 @@ const Operators& gpu_operators() {
     Operators t;
     t.backend = gpu::kBackendName;
     t.fill_zero = gpu::fill_zero;
+    t.fill_zeros = gpu::fill_zeros;
     t.convert = gpu::convert;
     t.add = gpu::add;
     t.scaled_sum = gpu::scaled_sum;

@@ -7,6 +7,7 @@
 namespace mw::gpu {
 
 decltype(mw::fill_zero) fill_zero;
+decltype(mw::fill_zeros) fill_zeros;
 decltype(mw::convert) convert;
 decltype(mw::add) add;
 decltype(mw::scaled_sum) scaled_sum;
