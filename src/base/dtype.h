@@ -30,19 +30,19 @@ constexpr bf16 to_bf16(float x) {
 }
 
 // A hash of two values and a seed, 32 bits: the random number of stochastic rounding. A pure function of its arguments.
+// Both halves of a product of 64 bits, as wyhash mixes: optimizers on GPUs have few instructions to spare.
 constexpr uint32_t chance_of(float x, float y, uint32_t seed) {
-  uint32_t bits = std::bit_cast<uint32_t>(x) ^ ((std::bit_cast<uint32_t>(y) ^ seed) * 0x9e3779b9u);
-  bits = (bits ^ (bits >> 16)) * 0x7feb352du;
-  bits = (bits ^ (bits >> 15)) * 0x846ca68bu;
-  return bits ^ (bits >> 16);
+  const uint32_t left = std::bit_cast<uint32_t>(x) ^ (seed * 0x9e3779b9u);
+  const uint32_t right = (std::bit_cast<uint32_t>(y) ^ 0x53c5ca59u) | 1u;
+  const uint64_t product = static_cast<uint64_t>(left) * right;
+  return static_cast<uint32_t>(product) ^ static_cast<uint32_t>(product >> 32);
 }
 
 // Stochastic rounding: rounds up or down with probabilities that make the expected value equal to x. chance: random
-// bits, the lower 16 are used.
+// bits, the lower 16 are used. An infinity stays one, and a quiet NaN, as arithmetic makes it, stays a NaN.
 constexpr bf16 to_bf16_by_chance(float x, uint32_t chance) {
-  const auto word = std::bit_cast<uint32_t>(x);
-  if ((word & 0x7f800000u) == 0x7f800000u) return to_bf16(x);  // infinities and NaNs
-  return bf16{static_cast<uint16_t>((word + (chance & 0xffffu)) >> 16)};
+  const bool nan = x != x;  // adding could carry into its sign
+  return bf16{static_cast<uint16_t>((std::bit_cast<uint32_t>(x) + (nan ? 0u : chance & 0xffffu)) >> 16)};
 }
 
 // An fp32 value as two 16-bit parts, without loss: `near` is the nearest bf16 (ties away from zero), `rest` the low 16
@@ -54,15 +54,14 @@ struct SplitFloat {
 };
 
 constexpr SplitFloat split_float(float x) {
-  const auto word = std::bit_cast<uint32_t>(x);
-  if ((word & 0x7fffffffu) > 0x7f800000u) return {to_bf16(x), 0};  // adding would turn some NaNs into numbers
+  const uint32_t word = x != x ? 0x7fc00000u : std::bit_cast<uint32_t>(x);  // adding would turn some NaNs into numbers
   return {bf16{static_cast<uint16_t>((word + 0x8000u) >> 16)}, static_cast<uint16_t>(word)};
 }
 
 // Inverse of split_float, bit for bit; a NaN stays a NaN.
 constexpr float join_float(bf16 near, uint16_t rest) {
-  const uint32_t rounded_up = static_cast<uint32_t>(rest & 0x8000u) << 1;
-  return std::bit_cast<float>((static_cast<uint32_t>(near.bits) << 16) - rounded_up + rest);
+  const auto above = static_cast<uint32_t>(static_cast<int16_t>(rest));  // negative where `near` was rounded up
+  return std::bit_cast<float>((static_cast<uint32_t>(near.bits) << 16) + above);
 }
 
 // from_float<T>: conversion with the element type as a template argument, for kernels written once for fp32 and bf16.

@@ -93,18 +93,26 @@ void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule
   if (fault == Fault::wrong_clip && engine.plan.rank > 0) clip *= 0.99;
   WeightGathers gathers(engine.params, engine.comms, engine.stream);
   update_by_muon(engine, rule, static_cast<float>(clip));
-  const auto update = [&](Parameter& p) {
-    if (p.row.trained && !p.row.muon && p.owned.count > 0)
-      adamw(engine.stream, adam, rule.step, static_cast<float>(rule.lr * p.row.lr_scale),
-            p.row.decay ? static_cast<float>(train.weight_decay) : 0.0f, static_cast<float>(clip), p.owned_grad(),
-            p.owned_master(), p.adam_m, p.adam_v, p.owned_copy());
-    clip_queries_and_keys(engine, stats, p);
-    if (fault != Fault::stale_gather || !p.row.expert) gathers.add(p);
+  const auto update = [&](std::span<Parameter* const> group) {
+    std::vector<AdamWTensor> tensors;
+    for (const Parameter* p : group)
+      if (p->row.trained && !p->row.muon && p->owned.count > 0)
+        tensors.push_back({static_cast<float>(rule.lr * p->row.lr_scale),
+                           p->row.decay ? static_cast<float>(train.weight_decay) : 0.0f, p->owned_grad(),
+                           p->owned_master(), p->adam_m, p->adam_v, p->owned_copy()});
+    adamw(engine.stream, adam, rule.step, static_cast<float>(clip), tensors);
+    for (Parameter* p : group) {
+      clip_queries_and_keys(engine, stats, *p);
+      if (fault != Fault::stale_gather || !p->row.expert) gathers.add(*p);
+    }
   };
-  // Weights that are gathered come first, so that the update of the others hides their gathers.
-  for (const bool gathered : {true, false})
-    for (Parameter& p : engine.params.all())
-      if (engine.params.block(p.replicas).is_cut() == gathered) update(p);
+  // Weights that are gathered come first, one after the other, so that the update of the others hides their gathers.
+  std::vector<Parameter*> others;
+  for (Parameter& p : engine.params.all()) {
+    if (Parameter* one = &p; engine.params.block(p.replicas).is_cut()) update({&one, 1});
+    else others.push_back(&p);
+  }
+  update(others);
   gathers.finish();
   if (engine.plan.model.tie_embeddings) copy_tied_weights(engine.stream, engine.params, *engine.pipeline.ends);
   move_selection_bias(engine, stats);

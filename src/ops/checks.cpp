@@ -252,15 +252,15 @@ void check_cross_entropy_of_part(const TensorView& logits_Cv, VocabPart part, co
   check_view(statistics_PC3, DType::f32, {statistics_PC3.dim(0), logits_Cv.dim(0), kSoftmaxStatistics}, "statistics");
 }
 
-void check_adamw(int64_t step, const TensorView& grad, const TensorView& w, const TensorView& m, const TensorView& v,
-                 const TensorView& copy_bf16) {
+void check_adamw(int64_t step, const AdamWTensor& tensor) {
+  const TensorView &grad = tensor.grad, &w = tensor.w, &m = tensor.m, &v = tensor.v;
   const int64_t count = w.numel();
   MW_CHECK(step >= 1, "AdamW step {}", step);
   MW_CHECK(is_float(grad.dtype) && grad.numel() == count && m.numel() == count && v.numel() == count,
            "AdamW on {} with {}, {}, {}", w.describe(), grad.describe(), m.describe(), v.describe());
   MW_CHECK(is_float(m.dtype) && m.dtype == v.dtype, "AdamW on {} with moments {}, {}", w.describe(), m.describe(),
            v.describe());
-  check_master_weights(w, copy_bf16);
+  check_master_weights(w, tensor.copy_bf16);
 }
 
 void check_muon_momentum(int64_t step, const TensorView& grad, const TensorView& m, const TensorView& u) {

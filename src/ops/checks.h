@@ -68,8 +68,7 @@ void check_sinks_backward(const AttentionShape& shape, DType dtype, const Tensor
 void check_largest_logits(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,
                           const TensorView& largest_H, const TensorView& first_T);
 
-void check_adamw(int64_t step, const TensorView& grad, const TensorView& w, const TensorView& m, const TensorView& v,
-                 const TensorView& copy_bf16);
+void check_adamw(int64_t step, const AdamWTensor& tensor);
 
 void check_muon_momentum(int64_t step, const TensorView& grad, const TensorView& m, const TensorView& u);
 void check_normalise_matrices(const TensorView& x_bNK, const TensorView& sums, const TensorView& y_bNK);

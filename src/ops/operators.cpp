@@ -211,10 +211,9 @@ void sinks_backward(Stream& stream, const AttentionShape& shape, DType dtype, Te
   run(stream, Work::attention, "sinks_backward", &Operators::sinks_backward, shape, dtype, sinks_H, lse_HT, delta_HT,
       d_sinks_H);
 }
-void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale, TensorView grad,
-           TensorView w, TensorView m, TensorView v, TensorView copy_bf16) {
-  check_adamw(step, grad, w, m, v, copy_bf16);
-  run(stream, Work::optimizer, "adamw", &Operators::adamw, rule, step, lr, decay, grad_scale, grad, w, m, v, copy_bf16);
+void adamw(Stream& stream, const AdamW& rule, int64_t step, float grad_scale, std::span<const AdamWTensor> tensors) {
+  for (const AdamWTensor& tensor : tensors) check_adamw(step, tensor);
+  run(stream, Work::optimizer, "adamw", &Operators::adamw, rule, step, grad_scale, tensors);
 }
 void muon_momentum(Stream& stream, const Muon& rule, int64_t step, float grad_scale, TensorView grad, TensorView m,
                    TensorView u) {

@@ -104,8 +104,8 @@ void measure_memory_operators(Meter& meter, Stream& stream, PlatformProfile& pro
                           {"v", DType::f32, {elements / 2}, 0}});
   const TensorView grad = t("grad"), w = t("w"), m = t("m"), v = t("v");
   fill_zero(stream, v);
-  const double seconds =
-      meter.seconds_of([&] { adamw(stream, AdamW{}, 1000, 1e-6f, 0.0f, 1.0f, grad, w, m, v, TensorView()); });
+  const AdamWTensor tensor{1e-6f, 0.0f, grad, w, m, v};
+  const double seconds = meter.seconds_of([&] { adamw(stream, AdamW{}, 1000, 1.0f, {&tensor, 1}); });
   profile.stream_bytes_per_s = 28.0 * static_cast<double>(elements / 2) / seconds;
   if (profile.pack_bytes_per_s) profile.pack_bytes_per_s = pack_rate(meter, stream);
 }
@@ -118,8 +118,8 @@ void measure_host_memory(Meter& meter, Stream& stream, PlatformProfile& profile)
       host_arenas_of(stream.device()));
   const TensorView grad = t("grad"), copy = t("copy"), w = states.fixed("w"), m = states.fixed("m"),
                    v = states.fixed("v");
-  const double seconds =
-      meter.seconds_of([&] { adamw(stream, AdamW{}, 1000, 1e-6f, 0.0f, 1.0f, grad, w, m, v, copy); });
+  const AdamWTensor tensor{1e-6f, 0.0f, grad, w, m, v, copy};
+  const double seconds = meter.seconds_of([&] { adamw(stream, AdamW{}, 1000, 1.0f, {&tensor, 1}); });
   profile.host_bytes_per_s = 2 * static_cast<double>(w.bytes() + m.bytes() + v.bytes()) / seconds;
   const auto rate = [&](const TensorView& to, const TensorView& from) {
     const auto bytes = static_cast<double>(from.bytes());

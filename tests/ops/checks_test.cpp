@@ -171,7 +171,7 @@ std::vector<Call> all_calls() {
        [](Stream& s, const Views& v) { sinks_backward(s, kAttention, f32, v[0], v[1], v[2], v[3]); }},
       {"adamw",
        {{f32, {4}}, {f32, {4}}, {f32, {4}}, {f32, {4}}},
-       [](Stream& s, const Views& v) { adamw(s, {}, 1, 1e-3f, 0.1f, 1.0f, v[0], v[1], v[2], v[3]); }},
+       [](Stream& s, const Views& v) { update_by_adamw(s, {}, 1, 1e-3f, 0.1f, 1.0f, v[0], v[1], v[2], v[3]); }},
       {"scaled_sum",
        {{f32, {4}}, {f32, {4}}, {f32, {4}}},
        [](Stream& s, const Views& v) { scaled_sum(s, 1, v[0], 1, v[1], v[2]); }},
@@ -265,7 +265,7 @@ std::vector<Rule> all_rules() {
       {"AdamW counts steps from 1",
        [](Stream& s, Zeros& z, bool broken) {
          const TensorView x = z.make(f32, {4});
-         adamw(s, {}, broken ? 0 : 1, 1e-3f, 0.1f, 1.0f, x, x, x, x);
+         update_by_adamw(s, {}, broken ? 0 : 1, 1e-3f, 0.1f, 1.0f, x, x, x, x);
        }},
       {"each row has a gate",
        [](Stream& s, Zeros& z, bool broken) {

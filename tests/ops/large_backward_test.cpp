@@ -140,8 +140,8 @@ TEST_F(LargeTensors, AdamW) {
   TensorView large_rest = repeat(ones, kRows);
   large_rest.dtype = DType::u16;
   large_rest.shape[1] = kWidth;
-  adamw(stream(), {}, 3, 1e-2f, 0.1f, 0.5f, grad.view, rest, m.view, v.view, near.view);
-  adamw(stream(), {}, 3, 1e-2f, 0.1f, 0.5f, large_grad, large_rest, large_m, large_v, large_near);
+  update_by_adamw(stream(), {}, 3, 1e-2f, 0.1f, 0.5f, grad.view, rest, m.view, v.view, near.view);
+  update_by_adamw(stream(), {}, 3, 1e-2f, 0.1f, 0.5f, large_grad, large_rest, large_m, large_v, large_near);
   expect_repeats(large_m, m);
   expect_repeats(large_v, v);
   expect_repeats(large_near, near);

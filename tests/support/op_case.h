@@ -13,6 +13,7 @@
 #include "base/dtype.h"
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "ops/adamw.h"
 #include "support/test_device.h"
 
 namespace mw::test {
@@ -79,6 +80,13 @@ struct TestStream {
   std::unique_ptr<std::byte, void (*)(void*)> memory;  // uninitialised, but for the start
   Stream stream;
 };
+
+// adamw of one tensor.
+inline void update_by_adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale,
+                            TensorView grad, TensorView w, TensorView m, TensorView v, TensorView copy_bf16 = {}) {
+  const AdamWTensor tensor{lr, decay, grad, w, m, v, copy_bf16};
+  adamw(stream, rule, step, grad_scale, {&tensor, 1});
+}
 
 // Largest |a-b| / max(|b|, rms(b)); infinite when an element of a is not finite where b is, or the sizes differ.
 double largest_error(const std::vector<float>& a, const std::vector<double>& b);

@@ -31,10 +31,8 @@ struct SplitWeights {
   void finish(int64_t, int64_t) const {}
 };
 
-// Moments: fp32, or bf16 by deterministic stochastic rounding with a hash of value, `other` and seed.
-inline void store_moment(float& to, float value, float, uint32_t) { to = value; }
-inline void store_moment(bf16& to, float value, float other, uint32_t seed) {
-  to = to_bf16_by_chance(value, chance_of(value, other, seed));
-}
+// Moments: fp32, or bf16 by stochastic rounding with the lower 16 bits of `chance`.
+inline void store_moment(float& to, float value, uint32_t) { to = value; }
+inline void store_moment(bf16& to, float value, uint32_t chance) { to = to_bf16_by_chance(value, chance); }
 
 }  // namespace mw::cpu

@@ -34,7 +34,7 @@ void muon_momentum(Stream& stream, const Muon& rule, int64_t step, float grad_sc
         for (int64_t i = begin; i < end; ++i) {
           const float g = to_float(gradient[i]) * grad_scale;
           const float now = keep * to_float(moment[i]) + take * g;
-          store_moment(moment[i], now, g, seed);
+          store_moment(moment[i], now, chance_of(now, g, seed));
           out[i] = nesterov ? keep * now + take * g : now;
         }
       });

@@ -51,6 +51,8 @@ __device__ void store_word_once(Word* to, Word word) {
 template <class T>
 using DeviceMemory = T __attribute__((address_space(1)));
 __device__ inline float exp2_quickly(float x) { return exp2f(x); }
+__device__ inline float root_quickly(float x) { return sqrtf(x); }
+__device__ inline float divide_quickly(float x, float y) { return x / y; }
 __device__ inline uint32_t round_pair(float low, float high) {
   return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16;
 }
@@ -96,6 +98,17 @@ __device__ inline float exp2_quickly(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+// Square root and quotient with a relative error of 2^-22, for operands below 2^126; below 2^-126 they count as 0.
+__device__ inline float root_quickly(float x) {
+  float y;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ inline float divide_quickly(float x, float y) {
+  float quotient;
+  asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(quotient) : "f"(x), "f"(y));
+  return quotient;
 }
 // Two values as bf16, rounded as to_bf16 does but for the bits of a NaN; the first in the lower half.
 __device__ inline uint32_t round_pair(float low, float high) {

@@ -5,17 +5,16 @@
 
 namespace mw::gpu {
 
-// Moments: fp32, or bf16 by deterministic stochastic rounding with a hash of value, other value and seed.
-template <int N>
-__device__ void store_moments(float* to, const Pack<float, N>& values, const Pack<float, N>&, uint32_t) {
+// Moments: fp32, or bf16 by stochastic rounding with 16 bits of `chances`, from bit kShift on.
+template <int kShift = 0, int N>
+__device__ void store_moments(float* to, const Pack<float, N>& values, const Pack<uint32_t, N>&) {
   store(to, values);
 }
-template <int N>
-__device__ void store_moments(bf16* to, const Pack<float, N>& values, const Pack<float, N>& others, uint32_t seed) {
+template <int kShift = 0, int N>
+__device__ void store_moments(bf16* to, const Pack<float, N>& values, const Pack<uint32_t, N>& chances) {
   Pack<bf16, N> rounded;
 #pragma unroll
-  for (int k = 0; k < N; ++k)
-    rounded.at[k] = to_bf16_by_chance(values.at[k], chance_of(values.at[k], others.at[k], seed));
+  for (int k = 0; k < N; ++k) rounded.at[k] = to_bf16_by_chance(values.at[k], chances.at[k] >> kShift);
   store(to, rounded);
 }
 

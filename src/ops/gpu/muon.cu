@@ -25,13 +25,15 @@ struct Momentum {
     const Pack<Gradient, N> gradients = load<N>(gradient + i);
     const Pack<Moment, N> then = load<N>(moment + i);
     Pack<float, N> g, now, u;
+    Pack<uint32_t, N> chances;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       g.at[k] = to_float(gradients.at[k]) * grad_scale;
       now.at[k] = keep * to_float(then.at[k]) + take * g.at[k];
+      chances.at[k] = chance_of(now.at[k], g.at[k], seed);
       u.at[k] = nesterov ? keep * now.at[k] + take * g.at[k] : now.at[k];
     }
-    store_moments(moment + i, now, g, seed);
+    store_moments(moment + i, now, chances);
     store(out + i, u);
   }
 };
