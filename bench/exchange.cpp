@@ -95,7 +95,7 @@ class Exchange : public Arm {
   // of them adds as much.
   double error() override {
     std::vector<double> worst = {0};
-    transport_->prepare(stream_, layout_, weights_, true);
+    transport_->prepare(stream_, {layout_, {}, {}}, weights_, true);
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       dispatch(pass);
       combine(pass);
@@ -111,7 +111,7 @@ class Exchange : public Arm {
 
  private:
   void prepare() override {
-    transport_->prepare(stream_, layout_, weights_, true);
+    transport_->prepare(stream_, {layout_, {}, {}}, weights_, true);
     stream_.wait();
   }
   double run_phase(int phase) override {

@@ -140,7 +140,7 @@ void MoeLayer::choose_experts(Stream& stream, int64_t seq_len, const Choice& cho
 
 void MoeLayer::sum_statistics() {
   statistics_ = LoadStatistics(layer_.moe.experts);
-  statistics_.dropped = static_cast<double>(layout_.dropped);
+  statistics_.dropped = static_cast<double>(routed_.layout.dropped);
   for (size_t i = 0; i < pieces_.size(); ++i) {
     PieceSums& sums = pieces_[i];
     const std::span<double> counts = sums.counts(), prob_sums = sums.prob_sums();
@@ -222,25 +222,30 @@ void MoeLayer::route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, co
     if (at.ids == nullptr) tell(at.weights, weights);
   }
 
-  const int64_t domain_tokens = options_.capacity_per_sequence ? seq_len : std::max<int64_t>(tokens_, 1);
+  const CapacityRule capacity = capacity_rule(
+      m, options_.capacity_per_sequence ? seq_len : std::max<int64_t>(tokens_, 1), options_.capacity_factor);
+  routed_ = {};
+  if (capacity.capacity == 0 && tokens_ > 0) {  // the host need not wait for the layout
+    for (PieceSums& sums : pieces_) routed_.choices.emplace_back(sums.counts());
+    routed_.counted = stream.queue().mark();
+  }
   TensorView ranking;
   if (at.ranking != nullptr) {  // after the choices, whose place it takes
     ranking = take_front(scratch_.d_gate, {tokens_, m.top_k});
     stream.queue().copy(ranking.data, at.ranking, static_cast<size_t>(ranking.bytes()));
   }
-  layout_ = {};
-  layout_.tokens = tokens_;
-  layout_.top_k = m.top_k;
-  layout_.experts = m.experts;
-  layout_.token_ids_R = saved_.token_ids;
-  layout_.expert_ids_R = saved_.expert_ids;
-  layout_.weights_R = saved_.row_weights;
-  layout_.row_of_TK = tokens_of(saved_.row_of, m.top_k);
-  layout_.rows_per_expert_E = saved_.rows_per_expert;
-  build_token_layout(stream, ids, weights, ranking, position_of_expert_,
-                     capacity_rule(m, domain_tokens, options_.capacity_factor), layout_);
+  TokenLayout& layout = routed_.layout;
+  layout.tokens = tokens_;
+  layout.top_k = m.top_k;
+  layout.experts = m.experts;
+  layout.token_ids_R = saved_.token_ids;
+  layout.expert_ids_R = saved_.expert_ids;
+  layout.weights_R = saved_.row_weights;
+  layout.row_of_TK = tokens_of(saved_.row_of, m.top_k);
+  layout.rows_per_expert_E = saved_.rows_per_expert;
+  build_token_layout(stream, ids, weights, ranking, position_of_expert_, capacity, layout);
   const int32_t dropped_row = -1;
-  if (options_.drop_one_row && tokens_ > 0) write_values<int32_t>(stream, {&dropped_row, 1}, layout_.row_of_TK);
+  if (options_.drop_one_row && tokens_ > 0) write_values<int32_t>(stream, {&dropped_row, 1}, layout.row_of_TK);
 }
 
 // base plus what shared experts make of x, in out or scratch; base itself where there are none.
@@ -264,7 +269,7 @@ void MoeLayer::forward(Stream& stream, TensorView x_TD, TensorView base_TD, Tens
   const TraceScope part(stream.trace(), "moe");
   tokens_ = x_TD.dim(0);
   route_tokens(stream, x_TD, seq_len, tap);
-  transport_->prepare(stream, layout_, tokens_of(saved_.gate_weights, layer_.moe.top_k), training);
+  transport_->prepare(stream, routed_, tokens_of(saved_.gate_weights, layer_.moe.top_k), training);
   transport_->dispatch_begin(stream, Pass::forward, 0, x_TD);
   // Shared experts need no exchange: they run while the first rows travel, or while the host waits for the counts.
   const TensorView base = shared_forward(stream, x_TD, base_TD, out_TD);

@@ -193,7 +193,7 @@ class MoeLayer {
   std::unique_ptr<Transport> transport_;
   MoeOptions options_;
 
-  TokenLayout layout_;
+  RoutedTokens routed_;
   LoadStatistics statistics_;
   // Tokens that are routed by one call, and the sums of each: of all choices, of those that the loss counts.
   struct PieceSums {

@@ -10,8 +10,18 @@ void RowCounts::read(Stream& stream, TensorView rows_per_expert_E) {
   read_ = stream.queue().mark();
 }
 
+void RowCounts::read(Stream& stream, const RoutedTokens& routed) {
+  if (routed.choices.empty()) return read(stream, routed.layout.rows_per_expert_E);
+  rows_.assign(static_cast<size_t>(routed.layout.experts), 0);
+  choices_ = routed.choices;
+  read_ = routed.counted;
+}
+
 const std::vector<int64_t>& RowCounts::wait(Stream& stream) {
   stream.queue().wait_until(read_);
+  for (const std::span<const double> counts : choices_)
+    for (size_t e = 0; e < rows_.size(); ++e) rows_[e] += static_cast<int64_t>(counts[e]);
+  choices_.clear();
   return rows_;
 }
 

@@ -4,7 +4,7 @@
 //
 // Each MoE layer has one Transport for every micro-batch in flight (more than one with a pipeline). The rows of a pass
 // move in chunks, so that the exchange of one chunk overlaps with the expert compute of another:
-//   prepare(layout, ...);                              // once, before the forward pass
+//   prepare(routed, ...);                              // once, before the forward pass
 //   dispatch_begin(pass, 0, source);
 //   for each chunk c:
 //     dispatch_begin(pass, c + 1, source);             // if there is such a chunk
@@ -84,15 +84,22 @@ struct CombineTarget {
   TensorView d_weights_TK;  // backward: f32 gate gradients, overwritten; 0 for dropped choices
 };
 
+// What a layer has routed, when all work that finds it has been enqueued.
+struct RoutedTokens {
+  TokenLayout layout;
+  // Where a capacity may drop choices: empty. Else the choices of each expert, [E] for each run of tokens: memory that
+  // copies to the host fill, which were started before `counted`. Valid until the first dispatch_finish has returned.
+  std::vector<std::span<const double>> choices;
+  DeviceQueue::Mark counted;
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Starts to copy the number of rows of each expert to the host. Until the first dispatch_finish has returned, the
-  // caller must not start another device-to-host copy on this stream, because waiting for the counts would take that
-  // copy for complete, too. gate_weights [T, K], f32: must stay unchanged until the last combine_finish. trains: a
-  // backward pass follows.
-  virtual void prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool trains) = 0;
+  // Starts to copy the number of rows of each expert to the host, if that has not been done. gate_weights [T, K], f32:
+  // must stay unchanged until the last combine_finish. trains: a backward pass follows.
+  virtual void prepare(Stream& stream, const RoutedTokens& routed, TensorView gate_weights_TK, bool trains) = 0;
   // The number of chunks, the same on all ranks of the EP group and in all passes.
   virtual int64_t chunks() const = 0;
   // Whether rows stay on their rank: combine_begin then sends nothing.
@@ -139,11 +146,13 @@ class Transport {
 class RowCounts {
  public:
   void read(Stream& stream, TensorView rows_per_expert_E);  // starts the copy
-  // Waits for the copy. Requires that no other copy to the host was started since read().
+  void read(Stream& stream, const RoutedTokens& routed);    // takes the choices, or starts the copy
+  // Waits for the copy, and for no work that was enqueued after it.
   const std::vector<int64_t>& wait(Stream& stream);
 
  private:
   std::vector<int64_t> rows_;
+  std::vector<std::span<const double>> choices_;  // to be added up
   DeviceQueue::Mark read_;
 };
 

@@ -25,9 +25,9 @@ class TokenChunksTransport : public Transport {
     release_weights();
   }
 
-  void prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool) override {
+  void prepare(Stream& stream, const RoutedTokens& routed, TensorView gate_weights_TK, bool) override {
     stream.wait();
-    layout_ = layout;
+    layout_ = routed.layout;
     gate_weights_ = gate_weights_TK;
     sort_by_chunk();
   }

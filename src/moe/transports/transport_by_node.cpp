@@ -105,13 +105,13 @@ TensorView ByNodeTransport::by_unit(GrowingTensor& tensor, int64_t first, int64_
   return TensorView(all.data, all.dtype, {first + rows, width_}).slice(first, rows);
 }
 
-void ByNodeTransport::prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool trains) {
-  layout_ = layout;
+void ByNodeTransport::prepare(Stream& stream, const RoutedTokens& routed, TensorView gate_weights_TK, bool trains) {
+  layout_ = routed.layout;
   gate_weights_ = gate_weights_TK;
   trains_ = trains;
-  width_ = options_.merge ? layout.top_k : 1;
-  split_tokens(layout.tokens);
-  if (kinds_ > 1) counts_.read(stream, layout.rows_per_expert_E);
+  width_ = options_.merge ? layout_.top_k : 1;
+  split_tokens(layout_.tokens);
+  if (kinds_ > 1) counts_.read(stream, routed);
   else sort_and_count(stream);
 }
 

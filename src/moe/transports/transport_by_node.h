@@ -54,7 +54,7 @@ class ByNodeTransport : public Transport {
   ByNodeTransport(Comm& ep, Islands islands, const ExpertPlacement& placement, ResidentExperts experts,
                   ExpertScratch scratch, ByNodeTensors tensors, ByNodeOptions options, ResidentExperts replicas = {});
 
-  void prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool trains) override;
+  void prepare(Stream& stream, const RoutedTokens& routed, TensorView gate_weights_TK, bool trains) override;
   int64_t chunks() const override { return std::ssize(chunks_) * kinds_; }
   int64_t rows() const override { return end_.row; }
   int64_t replica_rows() const override;

@@ -28,11 +28,11 @@ FlatTransport::FlatTransport(Comm& ep, const ExpertPlacement& placement, Residen
   pending_.resize(static_cast<size_t>(chunks_));
 }
 
-void FlatTransport::prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool trains) {
-  layout_ = layout;
+void FlatTransport::prepare(Stream& stream, const RoutedTokens& routed, TensorView gate_weights_TK, bool trains) {
+  layout_ = routed.layout;
   gate_weights_ = gate_weights_TK;
   sends_weights_ = trains && !options_.dispatches_again;
-  counts_.read(stream, layout.rows_per_expert_E);
+  counts_.read(stream, routed);
 }
 
 void FlatTransport::dispatch_begin(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) {

@@ -43,7 +43,7 @@ class FlatTransport : public Transport {
   FlatTransport(Comm& ep, const ExpertPlacement& placement, ResidentExperts experts, ExpertScratch scratch,
                 FlatSaved saved, FlatOptions options, ResidentExperts replicas = {}, PlacedSaved placed = {});
 
-  void prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool trains) override;
+  void prepare(Stream& stream, const RoutedTokens& routed, TensorView gate_weights_TK, bool trains) override;
   int64_t chunks() const override { return chunks_; }
   int64_t rows() const override { return rows_; }
   int64_t replica_rows() const override { return rows_ - offsets_[static_cast<size_t>(homes_of_rank())]; }

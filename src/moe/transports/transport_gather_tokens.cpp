@@ -48,8 +48,8 @@ GatherTokensTransport::GatherTokensTransport(Comm& ep, Islands islands, Resident
   std::iota(position_.begin(), position_.end(), 0);
 }
 
-void GatherTokensTransport::prepare(Stream&, const TokenLayout& layout, TensorView gate_weights_TK, bool) {
-  layout_ = layout;
+void GatherTokensTransport::prepare(Stream&, const RoutedTokens& routed, TensorView gate_weights_TK, bool) {
+  layout_ = routed.layout;
   gate_weights_ = gate_weights_TK;
 }
 

@@ -42,7 +42,7 @@ class GatherTokensTransport final : public Transport {
   GatherTokensTransport(Comm& ep, Islands islands, ResidentExperts experts, ExpertScratch scratch,
                         GatherTokensTensors tensors, int64_t chunks);
 
-  void prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool trains) override;
+  void prepare(Stream& stream, const RoutedTokens& routed, TensorView gate_weights_TK, bool trains) override;
   int64_t chunks() const override { return std::ssize(chunks_); }
   int64_t rows() const override { return rows_; }
   void dispatch_begin(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) override;

@@ -14,10 +14,10 @@ InPlaceTransport::InPlaceTransport(std::vector<int> order, std::vector<int64_t> 
       chunk_begins_(std::move(chunk_begins)),
       scratch_(std::move(scratch)) {}
 
-void InPlaceTransport::prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool) {
-  layout_ = layout;
+void InPlaceTransport::prepare(Stream& stream, const RoutedTokens& routed, TensorView gate_weights_TK, bool) {
+  layout_ = routed.layout;
   gate_weights_ = gate_weights_TK;
-  counts_.read(stream, layout.rows_per_expert_E);
+  counts_.read(stream, routed);
 }
 
 ExpertBatch InPlaceTransport::dispatch_finish(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) {

@@ -12,7 +12,7 @@ class InPlaceTransport : public Transport {
   // All experts are this rank's, in one chunk.
   InPlaceTransport(const ExpertPlacement& placement, ResidentExperts experts, ExpertScratch scratch);
 
-  void prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool trains) override;
+  void prepare(Stream& stream, const RoutedTokens& routed, TensorView gate_weights_TK, bool trains) override;
   int64_t chunks() const override { return static_cast<int64_t>(chunk_begins_.size()) - 1; }
   bool rows_stay() const override { return true; }
   int64_t rows() const override { return layout_.rows; }
