@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -229,7 +230,7 @@ TEST(AdamW, SplitWeights) {
                   v = make_output(moments, {count}), split_m = make_output(moments, {count}),
                   split_v = make_output(moments, {count});
       for (const Owned* moment : {&m, &v, &split_m, &split_v})
-        std::memset(moment->view.data, 0, static_cast<size_t>(moment->view.bytes()));
+        std::fill_n(static_cast<std::byte*>(moment->view.data), moment->view.bytes(), std::byte{});
       for (int64_t i = 0; i < count; ++i) {
         const SplitFloat parts = split_float(start.values[static_cast<size_t>(i)]);
         near.view.as<bf16>()[i] = parts.near;
@@ -305,6 +306,18 @@ TEST(AdamW, ManyTensorsAtOnceAreUpdatedAsAlone) {
     EXPECT_TRUE(same(together[i].v, alone[i].v)) << i;
     EXPECT_TRUE(same(together[i].copy_bf16, alone[i].copy_bf16)) << i;
   }
+}
+
+// Squares below 2^-126, which hardware may flush, still scale the update.
+TEST(AdamW, TinyGradientsMoveWeightsByTheLearningRate) {
+  TestStream test;
+  const std::vector<float> gradients = {3e-20f, -3e-20f, 2e-19f, -1e-19f};
+  const auto make = [](float value) { return to_operand(CaseTensor{{4}, std::vector<float>(4, value)}); };
+  const Owned g = to_operand(CaseTensor{{4}, gradients}), w = make(1.0f), m = make(0.0f), v = make(0.0f);
+  update_by_adamw(test.stream, {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-30}, 1, 0.1f, 0.0f, 1.0f, g.view, w.view, m.view,
+                  v.view);
+  const std::vector<float> weights = to_case_tensor(w).values;
+  for (size_t i = 0; i < gradients.size(); ++i) EXPECT_NEAR(weights[i], gradients[i] > 0 ? 0.9 : 1.1, 1e-4) << i;
 }
 
 TEST(AdamW, MismatchesAreRefused) {

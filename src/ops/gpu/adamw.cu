@@ -14,9 +14,13 @@ namespace {
 
 constexpr int kPack = kWidePack<float>;
 
+// Second moments are raised by a power of two before their root is taken, because hardware takes values below 2^-126
+// for 0.
+constexpr float kRaise = 0x1p24f, kLowerRoot = 0x1p-12f;
+
 // The factors that all elements of a tensor share.
 struct Factors {
-  float keep1, take1, keep2, take2, shrink, rate, inverse_root, eps, grad_scale;
+  float keep1, take1, keep2, take2, shrink, rate, inverse_root, eps, grad_scale;  // inverse_root: of raised moments
   uint32_t seed;
 };
 
@@ -60,7 +64,7 @@ struct Update {
       v.at[k] = by.keep2 * to_float(v_then.at[k]) + by.take2 * (g * g);
       chances.at[k] = chance_of(m.at[k], w_then.at[k], by.seed);
       w.at[k] = w_then.at[k] * by.shrink -
-                by.rate * divide_quickly(m.at[k], root_quickly(v.at[k]) * by.inverse_root + by.eps);
+                by.rate * divide_quickly(m.at[k], root_quickly(v.at[k] * kRaise) * by.inverse_root + by.eps);
     }
     store_moments(first + i, m, chances);
     store_moments<16>(second + i, v, chances);
@@ -103,7 +107,7 @@ Factors factors_of(const AdamW& rule, int64_t step, float grad_scale, const Adam
           static_cast<float>(1.0 - beta2),
           static_cast<float>(1.0 - lr * static_cast<double>(tensor.decay)),
           static_cast<float>(lr / (1.0 - std::pow(beta1, steps))),
-          static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, steps))),
+          static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, steps))) * kLowerRoot,
           static_cast<float>(rule.eps),
           grad_scale,
           static_cast<uint32_t>(step)};
