@@ -25,7 +25,7 @@ struct SplitWeights {
   float at(int64_t i) const { return join_float(near[i], rest[i]); }
   void set(int64_t i, float value) const {
     const SplitFloat parts = split_float(value);
-    near[i] = parts.near;
+    near[i].bits = parts.near.bits;  // a struct as a whole would keep the compiler from vectorizing
     rest[i] = parts.rest;
   }
   void finish(int64_t, int64_t) const {}
