@@ -4,7 +4,11 @@
 
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <random>
+#include <utility>
+#include <vector>
 
 namespace mw::test {
 namespace {
@@ -75,6 +79,42 @@ TEST(DType, KeepsNanAndInfinity) {
     const bf16 x = to_bf16(float_of(word));
     EXPECT_TRUE(std::isnan(to_float(x))) << word;
     EXPECT_EQ(x.bits >> 15, word >> 31) << word;
+  }
+}
+
+// With either half of the hash, as optimizers use it: for values of many kinds beside weights of many kinds, and for
+// one value in many steps. `first` is what the hash is made of, `x` what is rounded.
+TEST(DType, RoundingByChanceKeepsTheMean) {
+  constexpr int64_t kCount = 200'000;
+  const auto error_of = [](float x, uint32_t chance) {  // in units of the last place of bf16
+    const auto below = static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16);
+    const double rest = (std::bit_cast<uint32_t>(x) & 0xffffu) / 65536.0;
+    return to_bf16_by_chance(x, chance).bits - below - rest;
+  };
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> size(1e-5f, 1e-3f);
+  const std::vector<std::pair<const char*, std::function<float()>>> weights = {
+      {"fp32", [&] { return 20 * size(random) - 0.01f; }},
+      {"bf16", [&] { return to_float(to_bf16(20 * size(random) - 0.01f)); }},
+      {"one", [] { return 1.0f; }},
+      {"zero", [] { return 0.0f; }}};
+  for (const auto& [name, weight] : weights)
+    for (const uint32_t seed : {1u, 2u, 100'000u}) {
+      double of_first = 0, of_second = 0;
+      for (int64_t i = 0; i < kCount; ++i) {
+        const float first = 0.9f * to_float(to_bf16(size(random))) + 0.1f * size(random), second = first * size(random);
+        const uint32_t chance = chance_of(first, weight(), seed);
+        of_first += error_of(first, chance);
+        of_second += error_of(second, chance >> 16);
+      }
+      // Five standard deviations of a mean of numbers up to 0.5 away from theirs.
+      EXPECT_NEAR(of_first / kCount, 0.0, 0.006) << name << ", step " << seed;
+      EXPECT_NEAR(of_second / kCount, 0.0, 0.006) << name << ", step " << seed;
+    }
+  for (const float first : {0.0f, 1.2345e-4f}) {  // of an expert without rows, the first moment is 0 in the end
+    double error = 0;
+    for (uint32_t step = 1; step <= kCount; ++step) error += error_of(3.21e-7f, chance_of(first, 0.0123f, step) >> 16);
+    EXPECT_NEAR(error / kCount, 0.0, 0.006) << first;
   }
 }
 
