@@ -20,9 +20,14 @@ TensorView GrowingTensor::take(int64_t rows) {
     ++shared_->grows;
   }
   shared_->peak_rows = std::max(shared_->peak_rows, rows);
+  return committed().slice(0, rows);
+}
+
+TensorView GrowingTensor::committed() const {
+  if (shared_ == nullptr) return shape_;
   TensorView view = shape_;
   view.data = shared_->memory->data();
-  view.shape[0] = rows;
+  view.shape[0] = shared_->committed_rows;
   return view;
 }
 

@@ -33,6 +33,7 @@ class GrowingTensor {
   TensorView take(int64_t rows);
   // Returns rows [first, first + rows), committing memory as above.
   TensorView take(int64_t first, int64_t rows) { return take(first + rows).slice(first, rows); }
+  TensorView committed() const;  // the rows that are committed; does not count them as taken
   int64_t committed_rows() const { return shared_ == nullptr ? max_rows_ : shared_->committed_rows; }
   int64_t grows() const { return shared_ == nullptr ? 0 : shared_->grows; }  // how often take() had to commit more
 

@@ -38,7 +38,7 @@ GradientSums::GradientSums(const Plan& plan, ParamStore& params, MeshComms& comm
 }
 
 bool GradientSums::is_summed(const Parameter& p) {
-  if (!p.row.trained || (skip_router_ && p.row.role == ParamRole::router)) return false;
+  if (&p == left_out_ || !p.row.trained || (skip_router_ && p.row.role == ParamRole::router)) return false;
   return group_of(p).comm.size() > 1;
 }
 

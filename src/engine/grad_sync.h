@@ -29,6 +29,8 @@ class GradientSums {
   // The FeedForwardDone callback (model/transformer.h) of the step's last backward pass. Collective over DP, EDP and,
   // with TP, the stage.
   void feed_forward_done(int64_t layer);
+  // The gradient of `p`, the first row, is summed by others. To be called before finish(), by all ranks of its group.
+  void leave_out(const Parameter& p) { left_out_ = &p; }
   // To be called after the last backward pass: reduces the remaining gradients. All sums are valid for work enqueued
   // afterwards. Collective over DP, EDP and, with TP, the stage.
   void finish();
@@ -63,6 +65,7 @@ class GradientSums {
   Stream& stream_;
   std::vector<Group> groups_;  // by Replicas
   bool overlap_, skip_router_;
+  const Parameter* left_out_ = nullptr;
   std::vector<size_t> feed_forward_;             // first row, by layer
   std::vector<int64_t> layers_;                  // that this rank holds
   size_t collected_;                             // rows from here on are collected

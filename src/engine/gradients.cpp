@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "engine/embedding_sums.h"
 #include "engine/executor.h"
 #include "engine/grad_sync.h"
 #include "engine/qk_clip.h"
@@ -60,6 +61,7 @@ class GradientPass {
                       plan_.run.fault == Fault::none),
         aux_seed_(1.0 / static_cast<double>(batches.size())),
         messages_(*engine.model, engine.pipeline),
+        embedding_(engine, batches),
         sums_(plan_, engine.params, engine.comms, engine.stream, plan_.run.fault == Fault::skip_router_sum),
         token_losses_(batches.size()) {}
 
@@ -112,6 +114,7 @@ class GradientPass {
   bool couples_layers_, adds_squares_;
   double aux_seed_;
   StageMessages messages_;
+  EmbeddingSums embedding_;
   GradientSums sums_;
 
   StepStats stats_;
@@ -143,8 +146,12 @@ int64_t GradientPass::experts_of_first_moe_layer() const {
 void GradientPass::count_labels() {
   int64_t own = 0;
   for (const Batch& batch : batches_) own += batch.valid_labels;
-  stats_.valid_labels = own;
-  engine_.comms.dp->all_reduce_sum(std::span(&stats_.valid_labels, 1));
+  std::vector<int64_t> counted = embedding_.counts();
+  counted.push_back(own);
+  engine_.comms.dp->all_reduce_sum(std::span(counted));
+  stats_.valid_labels = counted.back();
+  counted.pop_back();
+  embedding_.agree(counted);
   if (stats_.valid_labels == 0)
     fail(Exit::data, "no label of this step is valid: all are -100 (ignored)",
          "raise train.global_batch or train.seq_len, or check the loss mask (.mask) of the data");
@@ -238,7 +245,10 @@ void GradientPass::reduce_gradients() {
   messages_.finish();
   if (plan_.model.tie_embeddings && plan_.run.fault != Fault::skip_tied_sum)
     sum_tied_gradients(engine_.stream, engine_.params, *engine_.pipeline.ends);
+  if (embedding_.by_rows()) sums_.leave_out(engine_.params.find("embed"));
+  embedding_.start();
   sums_.finish();
+  embedding_.finish();
 }
 
 void GradientPass::add_load(int stage, std::span<const double> summed) {

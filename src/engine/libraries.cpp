@@ -15,6 +15,12 @@
 namespace mw {
 namespace {
 
+void start_gather(Comm& group, Stream& stream, const TensorView& memory) {
+  const auto members = static_cast<size_t>(group.size());
+  const std::vector<int64_t> equal(members, 1);
+  group.all_gather(stream, std::span(static_cast<std::byte*>(memory.data), members), equal)->wait();
+}
+
 // Sums to their owners and what they have made of them back: of equal parts, and of others, which libraries move in
 // another way.
 void start_cuts(Comm& group, Stream& stream, const TensorView& memory) {
@@ -44,6 +50,7 @@ void start_groups(const Plan& plan, MeshComms& comms, Stream& stream, const Rese
     group->all_reduce_sum(stream, std::span(send.as<float>(), 1))->wait();
     if (plan.run.mesh.zero > 0) start_cuts(*group, stream, send);
   }
+  if (plan.run.mesh.zero == 0 && comms.dp->size() > 1) start_gather(*comms.dp, stream, send);  // of embedding rows
   if (gathers_weights(plan) && comms.ep->size() > 1) start_cuts(*comms.ep, stream, send);
   for (Comm* group : {comms.ep.get(), comms.tp.get()}) {
     if (group->size() == 1) continue;

@@ -44,8 +44,10 @@ static int64_t most_runs(const RunSpec& run, const MoeSpec& moe, const Mesh& mes
 static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int64_t sequences,
                                 int threads, DeviceKind device) {
   const int64_t seq_len = run.train.seq_len, tokens = sequences * seq_len, d = model.width;
+  // Sums of the embedding's gradient by rows (engine/embedding_sums.h) have at most as many ids as there are rows.
+  const int64_t ids = mesh.dp > 1 ? std::max(tokens, vocab_part(model, mesh.tp, 0).count) : tokens;
   int64_t bytes =
-              std::max(norm_workspace_bytes(tokens, d, device), embedding_workspace_bytes(tokens, model.vocab, device)),
+              std::max(norm_workspace_bytes(tokens, d, device), embedding_workspace_bytes(ids, model.vocab, device)),
           expert_bytes = 0;
   const std::vector<TransportKind> transports = choose_transports(transport_names(run.moe.transport, model), mesh.ep);
   for (size_t i = 0; i < model.layers.size(); ++i) {

@@ -33,8 +33,17 @@ Transformer::Transformer(const Plan& plan, ParamStore& params, MeshComms& comms,
     head_ = std::make_unique<LossHead>(plan_, params_, store_, *comms.tp, shards_);
     d_x_ = store_.fixed("work.d_x");
   }
+  choose_scratch();
   const std::vector<std::string> unused = store_.unused();
   MW_CHECK(unused.empty(), "the table of bytes has {} rows that nothing uses, first {}", unused.size(), unused.front());
+}
+
+void Transformer::choose_scratch() {
+  for (const char* name : {"work.expert_y", "work.dense_a", "work.logits"}) {
+    if (!store_.has(name)) continue;
+    const TensorView committed = store_.rows(name).committed();
+    if (committed.bytes() > scratch_.bytes()) scratch_ = TensorView(committed.data, DType::u8, {committed.bytes()});
+  }
 }
 
 // One table serves all layers.

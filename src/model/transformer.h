@@ -108,6 +108,8 @@ class Transformer {
   // This rank's shard of a micro-batch.
   Block own_tokens(const Batch& batch) const { return shards_.own(batch.tokens()); }
   const StepTokens& step_tokens() const { return step_tokens_; }
+  // The largest buffer that passes of micro-batches alone use, as bytes (u8): free for others where none is in flight.
+  TensorView scratch() const { return scratch_; }
   // Layer number of each MoE layer of the model.
   const std::vector<int64_t>& moe_index() const { return moe_index_; }
   int64_t moe_layers() const { return static_cast<int64_t>(moe_index_.size()); }
@@ -126,6 +128,7 @@ class Transformer {
     std::vector<TensorView> output_gradients;  // used by micro-batches in turn
   };
   void fill_rope_table();
+  void choose_scratch();
   Stage make_stage(const StagePlan& plan, MeshComms& comms);
   const Stage& stage_of(int stage) const;
   Stage& stage_of(int stage);
@@ -147,7 +150,7 @@ class Transformer {
   std::unique_ptr<LossHead> head_;
   std::vector<int64_t> moe_index_;
   StepTokens step_tokens_;
-  TensorView d_x_, last_output_;
+  TensorView d_x_, last_output_, scratch_;
   int64_t last_tokens_ = 0;  // of its micro-batch
 };
 

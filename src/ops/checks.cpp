@@ -217,10 +217,14 @@ void check_gate_backward(const TensorView& gate_R, const TensorView& d_gate_R) {
            "gates {} beside gradients {}", gate_R.describe(), d_gate_R.describe());
 }
 
-void check_embed(const TensorView& table_vD, VocabPart part, const TensorView& ids_T, const TensorView& y_TD) {
+void check_table(const TensorView& table_vD, VocabPart part, const TensorView& ids_T) {
   MW_CHECK(table_vD.rank == 2 && table_vD.dtype == DType::f32, "table is {}, expected f32[V, D]", table_vD.describe());
   check_part(part, table_vD.dim(0));
   MW_CHECK(ids_T.dtype == DType::i32, "ids are {}, expected i32", ids_T.describe());
+}
+
+void check_embed(const TensorView& table_vD, VocabPart part, const TensorView& ids_T, const TensorView& y_TD) {
+  check_table(table_vD, part, ids_T);
   MW_CHECK(y_TD.rank == 2 && y_TD.dim(0) == ids_T.numel() && y_TD.dim(1) == table_vD.dim(1),
            "{} for ids {} of table {}", y_TD.describe(), ids_T.describe(), table_vD.describe());
 }

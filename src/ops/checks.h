@@ -41,6 +41,7 @@ void check_gate_rows(const TensorView& gate_R, const TensorView& x_RN);
 void check_gate_backward(const TensorView& gate_R, const TensorView& d_gate_R);
 
 // For both directions: the table and y, or their gradients.
+void check_table(const TensorView& table_vD, VocabPart part, const TensorView& ids_T);
 void check_embed(const TensorView& table_vD, VocabPart part, const TensorView& ids_T, const TensorView& y_TD);
 
 void check_cross_entropy(const TensorView& logits_CV, const TensorView& labels_C, const TensorView& loss_C,

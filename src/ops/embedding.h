@@ -16,6 +16,10 @@ void embed(Stream& stream, TensorView table_vD, VocabPart part, TensorView ids_T
 // accumulated.
 void embed_backward(Stream& stream, TensorView d_y_TD, VocabPart part, TensorView ids_T, TensorView d_table_vD);
 
+// table row ids[t] = 0, for ids in any order that may be repeated. Skips ids of other parts. Operands as for embed; on
+// a GPU, an id out of range names no row.
+void clear_rows(Stream& stream, VocabPart part, TensorView ids_T, TensorView table_vD);
+
 // Scratch bytes of embed_backward: GPUs sort the tokens by id.
 int64_t embedding_workspace_bytes(int64_t tokens, int64_t vocab, DeviceKind device = DeviceKind::cpu);
 

@@ -159,6 +159,10 @@ void embed_backward(Stream& stream, TensorView d_y_TD, VocabPart part, TensorVie
   check_embed(d_table_vD, part, ids_T, d_y_TD);
   run(stream, Work::other, "embed_backward", &Operators::embed_backward, d_y_TD, part, ids_T, d_table_vD);
 }
+void clear_rows(Stream& stream, VocabPart part, TensorView ids_T, TensorView table_vD) {
+  check_table(table_vD, part, ids_T);
+  run(stream, Work::other, "clear_rows", &Operators::clear_rows, part, ids_T, table_vD);
+}
 void cross_entropy(Stream& stream, TensorView logits_CV, TensorView labels_C, float scale, TensorView loss_C,
                    TensorView d_logits_CV) {
   check_cross_entropy(logits_CV, labels_C, loss_C, d_logits_CV);

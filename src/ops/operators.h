@@ -63,6 +63,7 @@ struct Operators {
   decltype(&mw::gate_backward) gate_backward = nullptr;
   decltype(&mw::embed) embed = nullptr;
   decltype(&mw::embed_backward) embed_backward = nullptr;
+  decltype(&mw::clear_rows) clear_rows = nullptr;
   decltype(&mw::cross_entropy) cross_entropy = nullptr;
   decltype(&mw::softmax_statistics) softmax_statistics = nullptr;
   decltype(&mw::cross_entropy_of_part) cross_entropy_of_part = nullptr;

@@ -112,6 +112,19 @@ TEST(Embedding, NoTokens) {
   EXPECT_EQ(run_backward(test.stream, c.inputs, d_y, 0.0f, {0, 5}).at("table").values, std::vector<float>(40, 0.0f));
 }
 
+TEST(Embedding, ClearsTheRowsOfIds) {
+  TestStream test;
+  for (const int64_t width : {1, 70, 320}) {
+    const CaseTensor table = random_tensor("table", {11, width}, DType::f32);
+    const Owned ids = to_operand(integer_tensor({6}, {25, 20, 3, 25, 30, 31})), cleared = to_operand(table);
+    clear_rows(test.stream, {20, 40}, ids.view, cleared.view);
+    clear_rows(test.stream, {20, 40}, to_operand(integer_tensor({0}, {})).view, cleared.view);
+    std::vector<float> expected = table.values;
+    for (const int64_t row : {0, 5, 10}) std::fill_n(expected.begin() + row * width, width, 0.0f);
+    EXPECT_EQ(to_case_tensor(cleared).values, expected);
+  }
+}
+
 // Parts of the vocabulary, one without a row, have between them the bits of the whole: of each token one part has the
 // row, of each row one part sums the gradients.
 TEST(Embedding, PartsAreTheWhole) {

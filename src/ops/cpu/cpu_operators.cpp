@@ -36,6 +36,7 @@ const Operators& cpu_operators() {
       .gate_backward = cpu::gate_backward,
       .embed = cpu::embed,
       .embed_backward = cpu::embed_backward,
+      .clear_rows = cpu::clear_rows,
       .cross_entropy = cpu::cross_entropy,
       .softmax_statistics = cpu::softmax_statistics,
       .cross_entropy_of_part = cpu::cross_entropy_of_part,

@@ -62,6 +62,19 @@ void embed_backward(Stream& stream, TensorView d_y_TD, VocabPart part, TensorVie
   });
 }
 
+void clear_rows(Stream& stream, VocabPart part, TensorView ids_T, TensorView table_vD) {
+  check_ids(ids_T, part.vocab);
+  const int64_t D = table_vD.dim(1), rows = table_vD.dim(0);
+  const int32_t* ids = ids_T.as<int32_t>();
+  float* table = table_vD.as<float>();
+  constexpr int64_t kColumns = 512;  // threads own columns: two may not write one row
+  for_blocks(stream, D, kColumns, [=](int64_t begin, int64_t end) {
+    for (int64_t t = 0; t < ids_T.numel(); ++t)
+      if (const int64_t at = ids[t] - part.begin; at >= 0 && at < rows)
+        std::fill(table + at * D + begin, table + at * D + end, 0.0f);
+  });
+}
+
 int64_t embedding_workspace_bytes(int64_t, int64_t) { return 0; }
 
 }  // namespace mw::cpu

@@ -41,6 +41,14 @@ __global__ void embed_kernel(const float* table, int64_t rows, VocabPart part, c
   }
 }
 
+template <int N>
+__global__ void clear_kernel(float* table, int64_t rows, int64_t begin, const int32_t* ids, int64_t width) {
+  const int64_t at = ids[blockIdx.x] - begin, step = static_cast<int64_t>(blockDim.x) * N;
+  if (at < 0 || at >= rows) return;
+  for (int64_t i = static_cast<int64_t>(threadIdx.x) * N; i < width; i += step)
+    store(table + at * width + i, Pack<float, N>{});
+}
+
 // Keys are rows of the table, and `rows` for an id that has none: sorted last, skipped by the sum.
 struct StartSort {
   const int32_t* ids;
@@ -222,6 +230,15 @@ void embed_backward(Stream& stream, TensorView d_y_TD, VocabPart part, TensorVie
     launch(stream, wide ? sum_kernel<E, kWide> : sum_kernel<E, 1>, ceil_div(T, kPlaces) * parts, kSumThreads, 0,
            sorted.keys, sorted.tokens, T, rows, d_y_TD.as<E>(), D, parts, d_table_vD.as<float>());
   });
+}
+
+void clear_rows(Stream& stream, VocabPart part, TensorView ids_T, TensorView table_vD) {
+  check_limits(table_vD, ids_T);
+  const int64_t D = table_vD.dim(1);
+  constexpr int kWide = kWidePack<float>;
+  const bool wide = D % kWide == 0 && allow_packs<kWide>(table_vD.as<float>());
+  launch(stream, wide ? clear_kernel<kWide> : clear_kernel<1>, ids_T.numel(), kRowThreads, 0, table_vD.as<float>(),
+         table_vD.dim(0), part.begin, ids_T.as<int32_t>(), D);
 }
 
 }  // namespace mw::gpu

@@ -37,6 +37,7 @@ const Operators& gpu_operators() {
     t.gate_backward = gpu::gate_backward;
     t.embed = gpu::embed;
     t.embed_backward = gpu::embed_backward;
+    t.clear_rows = gpu::clear_rows;
     t.cross_entropy = gpu::cross_entropy;
     t.softmax_statistics = gpu::softmax_statistics;
     t.cross_entropy_of_part = gpu::cross_entropy_of_part;

@@ -36,6 +36,7 @@ decltype(mw::gate_rows) gate_rows;
 decltype(mw::gate_backward) gate_backward;
 decltype(mw::embed) embed;
 decltype(mw::embed_backward) embed_backward;
+decltype(mw::clear_rows) clear_rows;
 decltype(mw::cross_entropy) cross_entropy;
 decltype(mw::softmax_statistics) softmax_statistics;
 decltype(mw::cross_entropy_of_part) cross_entropy_of_part;
