@@ -49,10 +49,16 @@ void add_latent_attention(ByteRows& out, const std::string& at, const AttentionS
   out.add(at + "lse", ByteKind::activation, DType::f32, {a.heads, tokens});
 }
 
-void add_attention(ByteRows& out, const std::string& at, const AttentionSpec& a, int64_t tokens, DType dtype) {
+void add_attention(ByteRows& out, const std::string& at, const AttentionSpec& a, int64_t tokens, const RunSpec& run) {
+  const DType dtype = run.train.dtype;
   if (a.is_latent()) {
     add_latent_attention(out, at, a, tokens, dtype);
     return;
+  }
+  if (run.keep_norms) {
+    out.add(at + "q_in", ByteKind::activation, dtype, {tokens, a.heads, a.head_dim});
+    out.add(at + "k_in", ByteKind::activation, dtype, {tokens, a.kv_heads, a.head_dim});
+    if (a.clip_qkv > 0) out.add(at + "v_in", ByteKind::activation, dtype, {tokens, a.kv_heads, a.head_dim});
   }
   out.add(at + "q", ByteKind::activation, dtype, {tokens, a.heads, a.head_dim});
   out.add(at + "k", ByteKind::activation, dtype, {tokens, a.kv_heads, a.head_dim});
@@ -158,7 +164,10 @@ void add_layer(ByteRows& out, const std::string& at, const ModelSpec& model, con
   const DType dtype = run.train.dtype;
   out.add(at + "x", ByteKind::activation, dtype, {tokens.own, model.width});
   out.add(at + "attn_rstd", ByteKind::activation, DType::f32, {tokens.own});
-  add_attention(out, at, layer.attention, tokens.batch, dtype);
+  if (run.keep_norms)
+    for (const char* name : {"attn_in", "ffn_in"})
+      out.add(at + name, ByteKind::activation, dtype, {tokens.own, model.width});
+  add_attention(out, at, layer.attention, tokens.batch, run);
   if (run.train.qk_clip > 0) out.add(at + kLargestLogits, ByteKind::activation, DType::f32, {layer.attention.heads});
   out.add(at + "x_mid", ByteKind::activation, dtype, {tokens.own, model.width});
   out.add(at + "ffn_rstd", ByteKind::activation, DType::f32, {tokens.own});
@@ -182,7 +191,7 @@ void add_stage(ByteRows& out, const StagePlan& stage, const std::vector<int64_t>
 
 // Scratch that all layers share, sized by the largest.
 struct Widest {
-  int64_t q = 0, d_q = 0, o = 0, k = 0, v = 0, d_v = 0, half_head = 0, expert = 0, top_k = 0, experts = 0;
+  int64_t q = 0, d_q = 0, o = 0, k = 0, d_k = 0, v = 0, d_v = 0, half_head = 0, expert = 0, top_k = 0, experts = 0;
   int64_t q_rank = 0, kv_rank = 0, kv_heads = 0, rope = 0;  // of latent attention; kv_heads: all heads of both
   int64_t dense = 0;                                        // elements of an activated hidden state
   int64_t heads_with_sinks = 0;
@@ -207,19 +216,25 @@ void widen_or_add(std::vector<ByteRow>& into, const ByteRow& row) {
   else widen(*same, row);
 }
 
-void widen_by_attention(Widest& widest, const AttentionSpec& a) {
+void widen_by_attention(Widest& widest, const AttentionSpec& a, bool keeps_norms) {
   const auto widen_to = [](int64_t& into, int64_t width) { into = std::max(into, width); };
   const int64_t q = a.heads * a.head_dim, values = a.kv_heads * a.value_dim();
   widen_to(widest.d_q, q);
   widen_to(widest.o, a.heads * a.value_dim());
-  widen_to(widest.k, a.kv_heads * a.head_dim);
+  widen_to(widest.d_k, a.kv_heads * a.head_dim);
   widen_to(widest.d_v, values);
   widen_to(widest.half_head, a.rope_dim() / 2);
   if (a.sinks) widen_to(widest.heads_with_sinks, a.heads);
-  if (a.is_latent() || a.clip_qkv > 0) widen_to(widest.v, values);
-  // Uncompressed queries of latent attention are rotated where they are kept.
-  if (!a.is_latent() || a.latent.q_rank > 0) widen_to(widest.q, q);
-  if (!a.is_latent()) return;
+  if (!a.is_latent()) {
+    if (keeps_norms) return;
+    widen_to(widest.q, q);
+    widen_to(widest.k, a.kv_heads * a.head_dim);
+    if (a.clip_qkv > 0) widen_to(widest.v, values);
+    return;
+  }
+  widen_to(widest.k, a.kv_heads * a.head_dim);
+  widen_to(widest.v, values);
+  if (a.latent.q_rank > 0) widen_to(widest.q, q);  // uncompressed queries are rotated where they are kept
   widen_to(widest.q_rank, a.latent.q_rank);
   widen_to(widest.kv_rank, a.latent.kv_rank);
   widen_to(widest.rope, a.latent.rope_dim);
@@ -229,7 +244,7 @@ void widen_by_attention(Widest& widest, const AttentionSpec& a) {
 // width: of the hidden state.
 void widen_by_layer(Widest& widest, const LocalLayer& local, int64_t width, const RunSpec& run, const Tokens& tokens) {
   const LayerSpec& layer = local.spec;
-  widen_by_attention(widest, layer.attention);
+  widen_by_attention(widest, layer.attention, run.keep_norms);
   if (layer.feed_forward == FeedForwardKind::dense) {
     widest.dense = std::max(widest.dense, tokens.batch * layer.dense_width);
     return;
@@ -265,7 +280,7 @@ void add_workspace(ByteRows& out, const ModelSpec& model, const RunSpec& run, co
   by_token("d_q", w.d_q);
   by_token("d_o", w.o);
   by_token("k", w.k);
-  by_token("d_k", w.k);
+  by_token("d_k", w.d_k);
   by_token("d_v", w.d_v);
   by_token("v", w.v);
   by_token("latent_q", w.q_rank);

@@ -15,6 +15,7 @@
 //              latent, of ranks Q and C, rotated width r, value width v: b*N*(Q + C + r + H*v) + 8*N, without Q
 //              b*N*(H*h + C + r + H*v) + 4*N
 //              with train.qk_clip 4*H more, always kept
+//              with memory.keep_norms 2*b*T*D more, and grouped b*N*(H + G)*h (with clip_qkv b*N*(H + 2*G)*h)
 //   routing    24*T*K + 8*E, always kept: recompute never routes anew
 //   logits     4*T*E
 //   dispatched R*(b*D + 8), nothing where rows stay on their rank; padded: 4*T*K more, and 4 for each row that is sent;

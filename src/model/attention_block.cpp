@@ -11,7 +11,7 @@ namespace mw {
 
 AttentionBlock::AttentionBlock(const AttentionSpec& spec, double norm_eps, AttentionWeights weights,
                                AttentionSaved saved, AttentionScratch scratch, HeadSums head_sums, KeyValueCache cache,
-                               bool defer_inputs)
+                               bool defer_inputs, bool keeps_prepared)
     : spec_(spec),
       norm_eps_(static_cast<float>(norm_eps)),
       weights_(std::move(weights)),
@@ -19,7 +19,8 @@ AttentionBlock::AttentionBlock(const AttentionSpec& spec, double norm_eps, Atten
       scratch_(std::move(scratch)),
       head_sums_(std::move(head_sums)),
       cache_(cache),
-      defer_inputs_(defer_inputs) {}
+      defer_inputs_(defer_inputs),
+      keeps_prepared_(keeps_prepared) {}
 
 TensorView AttentionBlock::norm_rows(TensorView x_THh) const {
   const int64_t heads = x_THh.dim(0) * x_THh.dim(1), h = x_THh.dim(2);
@@ -92,17 +93,21 @@ TensorView AttentionBlock::first_keys(Stream& stream, int64_t tokens, const Sequ
   return first;
 }
 
+AttentionBlock::Views AttentionBlock::prepared(int64_t tokens) const {
+  const int64_t h = spec_.head_dim;
+  return {take_front(scratch_.q, {tokens, spec_.heads, h}), take_front(scratch_.k, {tokens, spec_.kv_heads, h}),
+          take_front(spec_.clip_qkv > 0 ? scratch_.v : saved_.v, {tokens, spec_.kv_heads, h})};
+}
+
 AttentionBlock::Views AttentionBlock::prepare(Stream& stream, int64_t tokens, const Sequences& sequences,
                                               bool store_statistics) {
+  const Views out = prepared(tokens);
+  if (keeps_prepared_ && !store_statistics) return out;
   const TraceScope part(stream.trace(), "norm_and_rope");
   const int64_t h = spec_.head_dim;
   const TensorView q_saved = take_front(saved_.q, {tokens, spec_.heads, h}),
                    k_saved = take_front(saved_.k, {tokens, spec_.kv_heads, h}),
                    v_saved = take_front(saved_.v, {tokens, spec_.kv_heads, h});
-  Views out;
-  out.q = take_front(scratch_.q, {tokens, spec_.heads, h});
-  out.k = take_front(scratch_.k, {tokens, spec_.kv_heads, h});
-  out.v = v_saved;
   if (spec_.rotates_normed_heads()) {
     normalise_and_rotate(stream, {q_saved, k_saved, {}}, out, sequences, store_statistics);
     return out;
@@ -120,7 +125,6 @@ AttentionBlock::Views AttentionBlock::prepare(Stream& stream, int64_t tokens, co
   }
   if (spec_.clip_qkv > 0) {
     const auto limit = static_cast<float>(spec_.clip_qkv);
-    out.v = take_front(scratch_.v, {tokens, spec_.kv_heads, h});
     clamp(stream, q, limit, out.q);
     clamp(stream, k, limit, out.k);
     clamp(stream, v_saved, limit, out.v);

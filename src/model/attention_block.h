@@ -19,13 +19,13 @@ struct AttentionWeights {
   TensorView sinks, d_sinks;  // f32 [H], of models that have them
 };
 
-// Saved for backward: projections with their bias, before norm, clamp and rotation (these are recomputed), the output
-// and its log-sum-exp.
+// Saved for backward: projections with their bias, before norm, clamp and rotation, the output and its log-sum-exp.
 struct AttentionSaved {
   TensorView q, k, v, o, lse, q_rstd, k_rstd;
 };
 
-// Flat scratch shared by all layers.
+// Flat scratch shared by all layers; but q, k and v, which the attention operator reads, are a layer's own with
+// memory.keep_norms. v is empty where it reads the projections.
 struct AttentionScratch {
   TensorView q, k, v, d_q, d_k, d_v, d_o;
   TensorView rope_cos, rope_sin;  // f32 [S_max, rotated elements / 2]
@@ -45,7 +45,8 @@ struct HeadSums {
 class AttentionBlock : public Attention {
  public:
   AttentionBlock(const AttentionSpec& spec, double norm_eps, AttentionWeights weights, AttentionSaved saved,
-                 AttentionScratch scratch, HeadSums head_sums, KeyValueCache cache = {}, bool defer_inputs = false);
+                 AttentionScratch scratch, HeadSums head_sums, KeyValueCache cache = {}, bool defer_inputs = false,
+                 bool keeps_prepared = false);
 
   void forward(Stream& stream, TensorView x_TD, const Sequences& sequences, TensorView out_TD) override;
   void backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD, TensorView d_x_TD,
@@ -60,7 +61,9 @@ class AttentionBlock : public Attention {
   };
   // The first key that each token sees: of its document, or of its window; empty: of its sequence.
   TensorView first_keys(Stream& stream, int64_t tokens, const Sequences& sequences) const;
-  // Computes queries, keys and values as the attention operator reads them, from the saved projections.
+  // Queries, keys and values as the attention operator reads them.
+  Views prepared(int64_t tokens) const;
+  // Computes them from the saved projections; in backward (store_statistics false) only where they were not kept.
   Views prepare(Stream& stream, int64_t tokens, const Sequences& sequences, bool store_statistics);
   // In place: turns d, the gradients of what prepare returned, into those of the projections. Overwrites `in`, which is
   // what prepare returned.
@@ -90,7 +93,7 @@ class AttentionBlock : public Attention {
   AttentionScratch scratch_;
   HeadSums head_sums_;
   KeyValueCache cache_;
-  bool defer_inputs_;
+  bool defer_inputs_, keeps_prepared_;
   Views gradients_;  // [T, heads x h], from backward to backward_inputs
 };
 

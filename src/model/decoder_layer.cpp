@@ -39,6 +39,9 @@ DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamS
   attn_rstd_ = store.fixed(act("attn_rstd"));
   x_mid_ = store.fixed(act("x_mid"));
   ffn_rstd_ = store.fixed(act("ffn_rstd"));
+  keeps_norms_ = plan.run.keep_norms;
+  attn_in_ = keeps_norms_ ? store.fixed(act("attn_in")) : scratch_.normed;
+  ffn_in_ = keeps_norms_ ? store.fixed(act("ffn_in")) : scratch_.normed;
   recompute_attention_ = is_recomputed(mode, "x_mid");
   recompute_hidden_ = is_recomputed(mode, "ffn.h");
   weight_part_ = weight_part(plan.run);
@@ -72,7 +75,7 @@ TensorView DecoderLayer::hidden(int64_t batch_tokens) const {
 
 void DecoderLayer::forward_attention(Stream& stream, const Batch& batch, TensorView largest_H) {
   const int64_t tokens = shards_.own(batch.tokens()).count;
-  const TensorView x = rows(x_, tokens), normed = rows(scratch_.normed, tokens), branch = rows(scratch_.branch, tokens);
+  const TensorView x = rows(x_, tokens), normed = rows(attn_in_, tokens), branch = rows(scratch_.branch, tokens);
   rms_norm(stream, x, attn_gain_, norm_eps_, normed, take_front(attn_rstd_, {tokens}));
   const TensorView in = shards_.gather(stream, normed, batch.tokens(), scratch_.whole_in),
                    out = shards_.is_whole() ? branch : rows(scratch_.whole_out, batch.tokens());
@@ -80,15 +83,15 @@ void DecoderLayer::forward_attention(Stream& stream, const Batch& batch, TensorV
   sequences.largest_logits_H = largest_H;
   attention_->forward(stream, in, sequences, out);
   shards_.sum(stream, out, scratch_.whole_in, branch);
-  add_rms_norm(stream, x, branch, ffn_gain_, norm_eps_, rows(x_mid_, tokens), normed, take_front(ffn_rstd_, {tokens}));
+  add_rms_norm(stream, x, branch, ffn_gain_, norm_eps_, rows(x_mid_, tokens), rows(ffn_in_, tokens),
+               take_front(ffn_rstd_, {tokens}));
 }
 
 void DecoderLayer::forward(Stream& stream, const Batch& batch, TensorView out_TD, bool training,
                            const RoutingTap* tap) {
   forward_attention(stream, batch, training ? largest_logits_ : TensorView());
   const int64_t tokens = shards_.own(batch.tokens()).count;
-  const TensorView x_mid = rows(x_mid_, tokens), normed = rows(scratch_.normed, tokens),
-                   branch = rows(scratch_.branch, tokens);
+  const TensorView x_mid = rows(x_mid_, tokens), normed = rows(ffn_in_, tokens), branch = rows(scratch_.branch, tokens);
   if (moe_ != nullptr && !ted_) {
     moe_->forward(stream, normed, x_mid, out_TD, batch.seq_len, training, tap);
     return;
@@ -148,7 +151,7 @@ void DecoderLayer::dense_backward(Stream& stream, int64_t batch_tokens, TensorVi
 void DecoderLayer::backward_feed_forward(Stream& stream, int64_t batch_tokens, TensorView d_x_TD,
                                          GradientStore gradients) {
   const int64_t tokens = shards_.own(batch_tokens).count;
-  const TensorView normed = normed_again(stream, x_mid_, ffn_gain_, ffn_rstd_, batch_tokens),
+  const TensorView normed = normed_again(stream, x_mid_, ffn_gain_, ffn_rstd_, ffn_in_, batch_tokens),
                    d_branch = rows(scratch_.d_branch, tokens), x_mid = rows(x_mid_, tokens),
                    rstd = take_front(ffn_rstd_, {tokens});
   if (ted_) ted_backward(stream, batch_tokens, normed, d_x_TD, d_branch, gradients);
@@ -170,22 +173,22 @@ void DecoderLayer::backward_attention(Stream& stream, const Batch& batch, Tensor
   rms_norm_backward(stream, x, attn_gain_, rstd, d_branch, d_x_TD, d_input_TD, d_attn_gain_);
 }
 
-TensorView DecoderLayer::normed_again(Stream& stream, TensorView x, TensorView gain, TensorView rstd,
+TensorView DecoderLayer::normed_again(Stream& stream, TensorView x, TensorView gain, TensorView rstd, TensorView place,
                                       int64_t batch_tokens) {
   const int64_t tokens = shards_.own(batch_tokens).count;
-  const TensorView normed = rows(scratch_.normed, tokens);
-  rms_norm_apply(stream, rows(x, tokens), gain, take_front(rstd, {tokens}), normed);
+  const TensorView normed = rows(place, tokens);
+  if (!keeps_norms_) rms_norm_apply(stream, rows(x, tokens), gain, take_front(rstd, {tokens}), normed);
   return normed;
 }
 
 void DecoderLayer::attention_weights(Stream& stream, const Batch& batch, Store store) {
-  const TensorView normed = normed_again(stream, x_, attn_gain_, attn_rstd_, batch.tokens());
+  const TensorView normed = normed_again(stream, x_, attn_gain_, attn_rstd_, attn_in_, batch.tokens());
   attention_->backward_inputs(stream, shards_.gather(stream, normed, batch.tokens(), scratch_.whole_in), store);
 }
 
 void DecoderLayer::backward_feed_forward_weights(Stream& stream, int64_t batch_tokens, GradientStore gradients) {
   if (!(moe_ != nullptr ? weight_part_.moe : weight_part_.dense)) return;
-  const TensorView normed = normed_again(stream, x_mid_, ffn_gain_, ffn_rstd_, batch_tokens);
+  const TensorView normed = normed_again(stream, x_mid_, ffn_gain_, ffn_rstd_, ffn_in_, batch_tokens);
   if (moe_ != nullptr && !ted_) return moe_->backward_up(stream, normed, gradients);
   const TensorView in = shards_.gather(stream, normed, batch_tokens, scratch_.whole_in);
   if (ted_) moe_->backward_up(stream, in, gradients);

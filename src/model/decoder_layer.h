@@ -90,8 +90,9 @@ class DecoderLayer {
   // Sequences.
   void forward_attention(Stream& stream, const Batch& batch, TensorView largest_H);
   void attention_weights(Stream& stream, const Batch& batch, Store store);
-  // Recomputes the normed input of a block.
-  TensorView normed_again(Stream& stream, TensorView x, TensorView gain, TensorView rstd, int64_t batch_tokens);
+  // The normed input of a block, in its place; computed again unless it was kept.
+  TensorView normed_again(Stream& stream, TensorView x, TensorView gain, TensorView rstd, TensorView place,
+                          int64_t batch_tokens);
   // The MoE block, and its gradient, with TED (layout/mesh.h): every TP rank routes all tokens of the micro-batch.
   void ted_forward(Stream& stream, const Batch& batch, TensorView normed_TD, TensorView out_TD, bool training,
                    const RoutingTap* tap);
@@ -106,10 +107,11 @@ class DecoderLayer {
   const TokenShards& shards_;
   int64_t width_;
   float norm_eps_;
-  bool recompute_attention_ = false, recompute_hidden_ = false, ted_ = false;
+  bool keeps_norms_ = false, recompute_attention_ = false, recompute_hidden_ = false, ted_ = false;
   WeightPart weight_part_;
   LayerScratch scratch_;
   TensorView x_, attn_rstd_, x_mid_, ffn_rstd_, h_, largest_logits_;
+  TensorView attn_in_, ffn_in_;  // normed inputs of the blocks; scratch, unless they are kept
   TensorView attn_gain_, d_attn_gain_, ffn_gain_, d_ffn_gain_;
   std::unique_ptr<Attention> attention_;
   FeedForwardWeights dense_;

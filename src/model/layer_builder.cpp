@@ -126,10 +126,20 @@ std::unique_ptr<Attention> make_grouped_attention(const Plan& plan, int64_t inde
     saved.q_rstd = store.fixed(act("q_rstd"));
     saved.k_rstd = store.fixed(act("k_rstd"));
   }
-  AttentionScratch scratch{store.fixed("work.q"),   store.fixed("work.k"),        {},
-                           store.fixed("work.d_q"), store.fixed("work.d_k"),      store.fixed("work.d_v"),
-                           store.fixed("work.d_o"), store.fixed("work.rope_cos"), store.fixed("work.rope_sin")};
-  if (store.has("work.v")) scratch.v = store.fixed("work.v");
+  const bool keeps_prepared = plan.run.keep_norms;
+  const auto prepared = [&](const std::string& name) {
+    return store.fixed(keeps_prepared ? act(name + "_in") : "work." + name);
+  };
+  AttentionScratch scratch{prepared("q"),
+                           prepared("k"),
+                           {},
+                           store.fixed("work.d_q"),
+                           store.fixed("work.d_k"),
+                           store.fixed("work.d_v"),
+                           store.fixed("work.d_o"),
+                           store.fixed("work.rope_cos"),
+                           store.fixed("work.rope_sin")};
+  if (spec.attention.clip_qkv > 0) scratch.v = prepared("v");
   if (store.has("work.first_keys")) scratch.first_keys = store.fixed("work.first_keys");
   if (store.has("work.delta")) scratch.delta = store.fixed("work.delta");
   const HeadShard shard = head_shard(whole.attention, plan.mesh.tp, plan.coords.tp);
@@ -137,7 +147,7 @@ std::unique_ptr<Attention> make_grouped_attention(const Plan& plan, int64_t inde
       spec.attention, plan.model.norm_eps,
       attention_weights(params, param + "attn.", spec.attention, shard, plan.coords.tp == 0), saved, scratch,
       head_sums(whole.attention, plan.mesh.tp, store, shards), key_value_cache(store, index, slot),
-      weight_part(plan.run).attention);
+      weight_part(plan.run).attention, keeps_prepared);
 }
 
 LatentWeights latent_weights(ParamStore& params, const std::string& at, bool compressed) {

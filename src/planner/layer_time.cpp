@@ -189,10 +189,12 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
       (a.qkv_bias ? traffic(2 * n * (q + 2 * kv) * b) : 0) + (a.output_bias ? traffic(2 * n * d * b) : 0);
   const double sinks = a.sinks ? traffic(2 * n * o * b) : 0;
 
+  const bool keeps = run_.keep_norms;
   LayerTime time;
   time.forward = norm + inputs + biases + prepare + core.forward + sinks + output + residual;
-  time.backward_input = 2 * norm + residual + output + weight_product(n, d, o) + prepare + core.backward_input + sinks +
-                        rotation + inputs + biases / 2 + rebuild + assemble + 2 * traffic(n * d * b);
+  time.backward_input = (keeps ? 1 : 2) * norm + residual + output + weight_product(n, d, o) +
+                        (keeps && !a.is_latent() ? 0 : prepare) + core.backward_input + sinks + rotation + inputs +
+                        biases / 2 + rebuild + assemble + 2 * traffic(n * d * b);
   if (a.qk_norm != QkNorm::none) time.backward_input += traffic(3 * n * (q + kv) * b);
   put_weights(time, input_weights, shape.weight_part.attention);
   if (shape.recompute == Recompute::full) time.backward_input += time.forward;
@@ -225,7 +227,8 @@ LayerTime LayerTimeModel::dense(const LayerSpec& layer, const Shape& shape) cons
   const double up = product(n, c * f, d), down = product(n, d, f), activate = traffic(n * (c + 1) * f * b);
   LayerTime time;
   time.forward = traffic(2 * t * d * b) + up + activate + down + traffic(3 * t * d * b);
-  time.backward_input = traffic(7 * t * d * b) + down + weight_product(n, d, f) + 2 * activate + up;
+  time.backward_input =
+      traffic((run_.keep_norms ? 5 : 7) * t * d * b) + down + weight_product(n, d, f) + 2 * activate + up;
   if (is_recomputed(shape.recompute, "ffn.h")) time.backward_input += up;
   put_weights(time, weight_product(n, c * f, d), shape.weight_part.dense);
   if (shape.mesh.tp > 1) {
@@ -353,8 +356,9 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape, co
   }
   const Overlap back = overlap(links(ExchangePhase::gradient_dispatch), links(ExchangePhase::gradient_combine), work,
                                shared_back, pieces);
-  time.backward_input = traffic(6 * t * d * b) + pack + work + again + shared_back + combine + traffic(16 * t * e) +
-                        2 * product(t, e, d) / kRouterShare + slower * back.hidden + profile_.routing_latency_s;
+  time.backward_input = traffic((run_.keep_norms ? 4 : 6) * t * d * b) + pack + work + again + shared_back + combine +
+                        traffic(16 * t * e) + 2 * product(t, e, d) / kRouterShare + slower * back.hidden +
+                        profile_.routing_latency_s;
   // Gathered gradients are sums of several ranks; of several pieces, none stores the whole; the library adds none.
   time.adds_squares = !traits.gathers_weights && passes == 1 &&
                       !library_multiplies(run_.moe.expert_products, rows / local, halves_of(layer.activation) * m.width,

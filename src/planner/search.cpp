@@ -217,6 +217,7 @@ Trainable trainable(const Request& request) {
   for (const ScheduleKind schedule : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved,
                                       ScheduleKind::zb_h1, ScheduleKind::zb_v})
     for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::moe, Recompute::full}) {
+      if (request.run.keep_norms && recompute == Recompute::full) continue;
       Layout layout;
       layout.schedule = schedule;
       layout.recompute = recompute;

@@ -24,6 +24,7 @@ ANY_MODEL = [
     (0.4, "mesh.zero=1"),
     (0.3, "mesh.placement=dp_first"),
     (0.5, "memory.recompute=selective", "memory.recompute=moe", "memory.recompute=full"),
+    (0.3, "memory.keep_norms=true"),
     (0.3, "mesh.ranks_per_node=1", "mesh.ranks_per_node=2", "mesh.ranks_per_node=3"),
     (0.1, "train.optimizer=muon", "train.optimizer=muon train.muon_router=true"),
     (0.3, "moe.row_chunks=1", "moe.row_chunks=2", "moe.row_chunks=3"),
@@ -77,6 +78,7 @@ REFUSALS = [
     r'moe\.transport = "gather_tokens" and moe\.tp_mode = "ted" both shard the width of experts',
     # Weight gradients are deferred, whose operands full recompute does not keep.
     r'mesh\.schedule = "zb_\w+" computes weight gradients later, but memory\.recompute = "full" keeps none',
+    r'memory\.keep_norms keeps what memory\.recompute = "full" computes again',
     # The ranks of TP share a micro-batch's tokens, and none of them has the whole of a sequence.
     r"needs whole sequences on a rank, but mesh\.tp = \d+ does not divide the \d+ sequences? of a micro-batch",
 ]

@@ -25,8 +25,9 @@ int64_t kept_bytes(const Plan& plan, const std::string& prefix) {
   return bytes;
 }
 
-Plan plan_of(Recompute mode, int ep, int tp, DType dtype) {
+Plan plan_of(Recompute mode, int ep, int tp, DType dtype, bool keep_norms = false) {
   RunSpec run = small_run();
+  run.keep_norms = keep_norms;
   run.train.dtype = dtype;
   run.recompute = mode;
   run.mesh.ep = ep;
@@ -96,7 +97,21 @@ TEST(RecomputeTable, KeepsWhatTheFormulasSay) {
         const int64_t of_the_dense_one = mode == Recompute::selective || mode == Recompute::full ? dense_hidden : 0;
         EXPECT_EQ(kept_bytes(plan, "recomputed."), once + of_the_dense_one)
             << word_of(mode) << " ep " << ep << " tp " << tp;
+        if (mode == Recompute::full) continue;
+        const Plan keeps = plan_of(mode, ep, tp, dtype, true);
+        const int64_t norms = 2 * b * t * d + b * n * (heads + kv) * h;
+        EXPECT_EQ(kept_bytes(keeps, "act.1."), of_moe[mode] + norms) << word_of(mode) << " ep " << ep << " tp " << tp;
+        EXPECT_EQ(kept_bytes(keeps, "act.0."), of_dense[mode] + norms) << word_of(mode) << " ep " << ep << " tp " << tp;
+        EXPECT_EQ(kept_bytes(plan, "work.") - kept_bytes(keeps, "work."), b * n * (heads + kv) * h);
       }
+}
+
+TEST(RecomputeTable, KeptNormsContradictFullRecompute) {
+  const auto error = refusal_of([] { plan_of(Recompute::full, 1, 1, DType::f32, true); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), Exit::config);
+  EXPECT_TRUE(contains(error->what(), "memory.keep_norms keeps what memory.recompute = \"full\" computes again"))
+      << error->what();
 }
 
 TEST(RecomputeTable, SharedRowsAreAsLargeAsTheLargestLayerAsks) {
