@@ -33,7 +33,7 @@ class GrowingTensor {
   TensorView take(int64_t rows);
   // Returns rows [first, first + rows), committing memory as above.
   TensorView take(int64_t first, int64_t rows) { return take(first + rows).slice(first, rows); }
-  TensorView committed() const;  // the rows that are committed; does not count them as taken
+  TensorView committed() const;  // all committed rows; unlike take(), does not count in peak_growing_bytes()
   int64_t committed_rows() const { return shared_ == nullptr ? max_rows_ : shared_->committed_rows; }
   int64_t grows() const { return shared_ == nullptr ? 0 : shared_->grows; }  // how often take() had to commit more
 

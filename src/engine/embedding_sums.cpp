@@ -9,12 +9,22 @@
 namespace mw {
 namespace {
 
+std::vector<std::vector<int32_t>> read_ids(Stream& stream, std::span<const Batch> batches) {
+  std::vector<std::vector<int32_t>> ids;
+  for (const Batch& batch : batches) {
+    ids.emplace_back(static_cast<size_t>(batch.tokens()));
+    stream.queue().read(ids.back().data(), batch.ids, ids.back().size() * sizeof(int32_t));
+  }
+  stream.wait();
+  return ids;
+}
+
 // Those in the part of the vocabulary that has `rows` rows, ascending, each once.
 std::vector<int32_t> distinct_ids(Stream& stream, std::span<const Batch> batches, VocabPart part, int64_t rows) {
   constexpr int64_t kBits = 64;
   std::vector<uint64_t> found(static_cast<size_t>(rows / kBits + 1));  // a bit for each row
-  for (const Batch& batch : batches)
-    for (const int32_t id : read_values<int32_t>(stream, token_view(batch.ids, batch.tokens())))
+  for (const std::vector<int32_t>& of_batch : read_ids(stream, batches))
+    for (const int32_t id : of_batch)
       if (const int64_t at = id - part.begin; at >= 0 && at < rows)
         found[static_cast<size_t>(at / kBits)] |= uint64_t{1} << (at % kBits);
   std::vector<int32_t> ids;
@@ -66,11 +76,11 @@ TensorView EmbeddingSums::rows() const {
 }
 
 void EmbeddingSums::start() {
-  if (!by_rows_) return;
+  if (!by_rows_ || most_ == 0) return;
   const TraceScope scope(engine_.stream.trace(), Work::reduce, "start_embedding_sums");
   const int64_t count = std::ssize(own_), first = engine_.comms.dp->rank() * most_;
-  std::vector<int32_t> padded = own_;
-  padded.resize(static_cast<size_t>(most_), static_cast<int32_t>(part_.begin));
+  std::vector<int32_t> padded = own_;  // by ids that differ: a GPU adds the rows of one id one after the other
+  for (int64_t i = count; i < most_; ++i) padded.push_back(static_cast<int32_t>(part_.begin + i % grad_.dim(0)));
   const TensorView own_ids = ids().slice(first, most_), own_rows = rows().slice(first, most_);
   write_values<int32_t>(engine_.stream, padded, own_ids);
   embed(engine_.stream, grad_, part_, own_ids.slice(0, count), own_rows.slice(0, count));
@@ -84,7 +94,7 @@ void EmbeddingSums::start() {
 }
 
 void EmbeddingSums::finish() {
-  if (!by_rows_) return;
+  if (!by_rows_ || most_ == 0) return;
   const TraceScope scope(engine_.stream.trace(), Work::reduce, "finish_embedding_sums");
   gathered_ids_->wait();
   gathered_rows_->wait();

@@ -1,6 +1,5 @@
 // The gradient of an untied embedding is zero but for the rows of the tokens that a step has. Where these are few,
-// replicas exchange rows instead of the whole gradient: nothing is left to compute meanwhile, so that every byte less
-// counts.
+// replicas exchange rows instead of the whole gradient. This sum comes last in a step, when no computation can hide it.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +12,14 @@
 namespace mw {
 
 // One step's sum of the embedding's gradient over its replicas (DP), by rows. Every replica sends the rows of its ids,
-// and adds those of all to its gradient in rank order, in fp32: sums are deterministic and equal on all replicas.
+// and adds those of all to its gradient in rank order, in fp32: sums are deterministic and equal on all replicas. They
+// may differ in the last bits from sums of the whole gradient, which other settings of memory or transport may bring.
 class EmbeddingSums {
  public:
   // Reads the ids of the step's batches, for which it waits. Both references must outlive this object.
   EmbeddingSums(Engine& engine, std::span<const Batch> batches);
-  // Two numbers for each replica, zeros but at this one's place: distinct ids in this rank's part of the vocabulary,
-  // and rows for which Transformer::scratch() has room.
+  // [2 x replicas], of which this rank fills in its own two, while all others are 0: distinct ids in its part of the
+  // vocabulary, and rows for which Transformer::scratch() has room.
   std::vector<int64_t> counts() const;
   // counts: the sum of the replicas' counts(). Decides, the same on all of them, whether rows are summed: where they
   // move at most half as many bytes as the whole gradient would, and fit everywhere.
@@ -37,9 +37,10 @@ class EmbeddingSums {
 
   Engine& engine_;
   VocabPart part_;
-  TensorView grad_;              // empty where rows are never summed
-  std::vector<int32_t> own_;     // ids, ascending
-  int64_t replicas_, most_ = 0;  // rows that each replica sends, padded with zeros
+  TensorView grad_;           // empty where rows are never summed
+  std::vector<int32_t> own_;  // ids, ascending
+  int64_t replicas_,
+      most_ = 0;  // rows that each replica sends: the largest number of ids; others pad theirs with zeros
   bool by_rows_ = false;
   std::unique_ptr<Pending> gathered_ids_, gathered_rows_;
 };

@@ -17,10 +17,10 @@
 
 namespace mw {
 
-// The reductions of one step, in place, over every trained gradient: all-reduce, or reduce-scatter for blocks that are
-// sharded (ZeRO). Where the groups move GPU memory directly, reductions overlap with the last backward pass. Otherwise
-// they run after it, because reductions on the host would delay the pass. The grouping into messages depends on sizes
-// only, and its order is the same on every rank, whatever experts it holds.
+// The reductions of one step, in place, over every trained gradient but one that is left out: all-reduce, or
+// reduce-scatter for blocks that are sharded (ZeRO). Where the groups move GPU memory directly, reductions overlap with
+// the last backward pass. Otherwise they run after it, because reductions on the host would delay the pass. The
+// grouping into messages depends on sizes only, and its order is the same on every rank, whatever experts it holds.
 class GradientSums {
  public:
   // All references must outlive this object. skip_router: injected fault, for tests.
@@ -29,7 +29,8 @@ class GradientSums {
   // The FeedForwardDone callback (model/transformer.h) of the step's last backward pass. Collective over DP, EDP and,
   // with TP, the stage.
   void feed_forward_done(int64_t layer);
-  // The gradient of `p`, the first row, is summed by others. To be called before finish(), by all ranks of its group.
+  // The gradient of `p` is summed elsewhere. It must be the first row of the table, which only finish() collects. All
+  // ranks of its group must call this before finish().
   void leave_out(const Parameter& p) { left_out_ = &p; }
   // To be called after the last backward pass: reduces the remaining gradients. All sums are valid for work enqueued
   // afterwards. Collective over DP, EDP and, with TP, the stage.

@@ -45,7 +45,8 @@ static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, cons
                                 int threads, DeviceKind device) {
   const int64_t seq_len = run.train.seq_len, tokens = sequences * seq_len, d = model.width;
   // Sums of the embedding's gradient by rows (engine/embedding_sums.h) have at most as many ids as there are rows.
-  const int64_t ids = mesh.dp > 1 ? std::max(tokens, vocab_part(model, mesh.tp, 0).count) : tokens;
+  const int64_t ids =
+      mesh.dp > 1 && !model.tie_embeddings ? std::max(tokens, vocab_part(model, mesh.tp, 0).count) : tokens;
   int64_t bytes =
               std::max(norm_workspace_bytes(tokens, d, device), embedding_workspace_bytes(ids, model.vocab, device)),
           expert_bytes = 0;

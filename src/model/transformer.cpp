@@ -33,9 +33,9 @@ Transformer::Transformer(const Plan& plan, ParamStore& params, MeshComms& comms,
     head_ = std::make_unique<LossHead>(plan_, params_, store_, *comms.tp, shards_);
     d_x_ = store_.fixed("work.d_x");
   }
-  choose_scratch();
   const std::vector<std::string> unused = store_.unused();
   MW_CHECK(unused.empty(), "the table of bytes has {} rows that nothing uses, first {}", unused.size(), unused.front());
+  choose_scratch();
 }
 
 void Transformer::choose_scratch() {

@@ -108,7 +108,8 @@ class Transformer {
   // This rank's shard of a micro-batch.
   Block own_tokens(const Batch& batch) const { return shards_.own(batch.tokens()); }
   const StepTokens& step_tokens() const { return step_tokens_; }
-  // The largest buffer that passes of micro-batches alone use, as bytes (u8): free for others where none is in flight.
+  // Memory (u8) that only forward and backward use: the largest of expert outputs, activated hidden states and logits,
+  // as committed at start. Others may overwrite it when no micro-batch is in flight.
   TensorView scratch() const { return scratch_; }
   // Layer number of each MoE layer of the model.
   const std::vector<int64_t>& moe_index() const { return moe_index_; }
