@@ -70,6 +70,7 @@ struct Engine {
   int64_t library_bytes;  // measured: memory of libraries, kernels and connections before tensors are allocated
   ParamStore params;
   std::optional<Transformer> model;  // never empty, except in change_run
+  bool gradients_are_zero = false;   // those that accumulate: since the last update
   std::optional<MuonPlan> muon;  // what Muon's updates exchange; made by the first one, empty again when experts move
   ExchangesEnd exchanges_end;    // destroyed before all others
 };

@@ -287,7 +287,7 @@ void GradientPass::share_statistics() {
 
 StepStats GradientPass::run() {
   const bool clips_logits = plan_.run.train.qk_clip > 0;
-  engine_.params.zero_gradients(engine_.stream);
+  if (!std::exchange(engine_.gradients_are_zero, false)) engine_.params.zero_gradients(engine_.stream);
   clear(engine_.stream, engine_.params.squares());
   if (clips_logits) reset_largest_logits(engine_);
   count_labels();

@@ -118,7 +118,9 @@ void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule
   move_selection_bias(engine, stats);
   engine.params.repack_updated(engine.stream);
   if (fault != Fault::stale_replica) refresh_replicas(engine);
-  engine.stream.wait();  // what follows may read weights on the host
+  engine.stream.wait();                         // what follows may read weights on the host
+  engine.params.zero_gradients(engine.stream);  // a GPU does while the host reports this step and reads the next one
+  engine.gradients_are_zero = true;
 }
 
 std::string find_non_finite(Engine& engine, const StepStats& stats) {
