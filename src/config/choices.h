@@ -90,10 +90,13 @@ template <>
 inline constexpr EnumWord<MoeTpMode> kEnumWords<MoeTpMode>[] = {{MoeTpMode::ssmb, "ssmb"}, {MoeTpMode::ted, "ted"}};
 
 // Activations that backward recomputes (layout/recompute.h).
-enum class Recompute : uint8_t { none, selective, moe, full };
+enum class Recompute : uint8_t { none, keep_norms, selective, moe, full };
 template <>
-inline constexpr EnumWord<Recompute> kEnumWords<Recompute>[] = {
-    {Recompute::none, "none"}, {Recompute::moe, "moe"}, {Recompute::selective, "selective"}, {Recompute::full, "full"}};
+inline constexpr EnumWord<Recompute> kEnumWords<Recompute>[] = {{Recompute::keep_norms, "keep_norms"},
+                                                                {Recompute::none, "none"},
+                                                                {Recompute::moe, "moe"},
+                                                                {Recompute::selective, "selective"},
+                                                                {Recompute::full, "full"}};
 
 // Tensors that stay in host memory. optimizer: moments, and the low 16 bits of the master weights of bf16 matrices.
 enum class Offload : uint8_t { none, optimizer };

@@ -263,12 +263,11 @@ const std::vector<KeyRule>& key_rules() {
               "expert are split over its home and its replicas, which moe.balance chooses (docs/balance.md); with "
               "moe.transport = \"flat\", \"halo\" or \"bypass\""),
       CHOICE("memory.recompute", recompute,
-             "activations to recompute in backward instead of storing them; selective: pre-activations of "
-             "feed-forwards; moe: pre-activations of experts and their dispatched rows; full: all but layer "
-             "inputs and routing"),
-      FLAG("memory.keep_norms", keep_norms,
-           "keep normed inputs of blocks, and queries and keys as attention reads them, for backward instead of "
-           "computing them again: faster by about 1 %, for memory.recompute other than \"full\""),
+             "activations to recompute in backward instead of storing them, beside normed inputs, rotated queries and "
+             "keys, and activated hidden states; selective: pre-activations of feed-forwards; moe: pre-activations of "
+             "experts and their dispatched rows; full: all but layer inputs and routing; keep_norms: none, and of the "
+             "three above only the last, which takes half as much to two thirds more memory of activations than none "
+             "and saves about 1 % of a step"),
       CHOICE("memory.offload", offload,
              "optimizer: keep AdamW's moments, and the low 16 bits of the fp32 master weights of bf16 matrices, "
              "in host memory; a GPU reads and writes them once per step"),

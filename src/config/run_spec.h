@@ -143,7 +143,6 @@ struct RunSpec {
   MeshSpec mesh;
   MoeRunSpec moe;
   Recompute recompute = Recompute::none;
-  bool keep_norms = false;  // what norms and rotary embeddings give is not computed again in backward
   Offload offload = Offload::none;
   // Of the gradients that a rank keeps of routed experts' matrices (all others are f32), of AdamW's moments, and of the
   // logits in the loss.

@@ -55,7 +55,7 @@ void add_attention(ByteRows& out, const std::string& at, const AttentionSpec& a,
     add_latent_attention(out, at, a, tokens, dtype);
     return;
   }
-  if (run.keep_norms) {
+  if (keeps_norms(run.recompute)) {
     out.add(at + "q_in", ByteKind::activation, dtype, {tokens, a.heads, a.head_dim});
     out.add(at + "k_in", ByteKind::activation, dtype, {tokens, a.kv_heads, a.head_dim});
     if (a.clip_qkv > 0) out.add(at + "v_in", ByteKind::activation, dtype, {tokens, a.kv_heads, a.head_dim});
@@ -164,7 +164,7 @@ void add_layer(ByteRows& out, const std::string& at, const ModelSpec& model, con
   const DType dtype = run.train.dtype;
   out.add(at + "x", ByteKind::activation, dtype, {tokens.own, model.width});
   out.add(at + "attn_rstd", ByteKind::activation, DType::f32, {tokens.own});
-  if (run.keep_norms)
+  if (keeps_norms(run.recompute))
     for (const char* name : {"attn_in", "ffn_in"})
       out.add(at + name, ByteKind::activation, dtype, {tokens.own, model.width});
   add_attention(out, at, layer.attention, tokens.batch, run);
@@ -244,7 +244,7 @@ void widen_by_attention(Widest& widest, const AttentionSpec& a, bool keeps_norms
 // width: of the hidden state.
 void widen_by_layer(Widest& widest, const LocalLayer& local, int64_t width, const RunSpec& run, const Tokens& tokens) {
   const LayerSpec& layer = local.spec;
-  widen_by_attention(widest, layer.attention, run.keep_norms);
+  widen_by_attention(widest, layer.attention, keeps_norms(run.recompute));
   if (layer.feed_forward == FeedForwardKind::dense) {
     widest.dense = std::max(widest.dense, tokens.batch * layer.dense_width);
     return;

@@ -100,12 +100,6 @@ void check_training(const RunSpec& run) {
          "set moe.balance = \"swap\", or moe.replica_slots = 0");
 }
 
-static void check_kept(const RunSpec& run) {
-  if (run.keep_norms && run.recompute == Recompute::full)
-    fail(Exit::config, "memory.keep_norms keeps what memory.recompute = \"full\" computes again",
-         "set memory.keep_norms = false, or memory.recompute to \"none\", \"selective\" or \"moe\"");
-}
-
 static void check_qk_clip(const ModelSpec& model, const TrainSpec& train) {
   const bool has_norm = std::any_of(model.layers.begin(), model.layers.end(),
                                     [](const LayerSpec& layer) { return layer.attention.qk_norm != QkNorm::none; });
@@ -275,7 +269,6 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   check_learning_rate(run.train);
   check_batch_ramp(run.train);
   check_dtypes(run, plan.transports);
-  check_kept(run);
   check_qk_clip(model, run.train);
   check_replicas(run, plan.mesh.ep, plan.transports);
   for (const int64_t samples : different_samples(run, run.train.micro_batches, plan.mesh.dp))

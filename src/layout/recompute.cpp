@@ -40,6 +40,7 @@ constexpr std::array<Recomputed, 18> kRecomputed = {{
 
 uint8_t bit_of(Recompute mode) {
   switch (mode) {
+    case Recompute::keep_norms:
     case Recompute::none: return 0;
     case Recompute::selective: return kSelective;
     case Recompute::moe: return kMoe;

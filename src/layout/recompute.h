@@ -15,13 +15,17 @@
 //              latent, of ranks Q and C, rotated width r, value width v: b*N*(Q + C + r + H*v) + 8*N, without Q
 //              b*N*(H*h + C + r + H*v) + 4*N
 //              with train.qk_clip 4*H more, always kept
-//              with memory.keep_norms 2*b*T*D more, and grouped b*N*(H + G)*h (with clip_qkv b*N*(H + 2*G)*h)
 //   routing    24*T*K + 8*E, always kept: recompute never routes anew
 //   logits     4*T*E
 //   dispatched R*(b*D + 8), nothing where rows stay on their rank; padded: 4*T*K more, and 4 for each row that is sent;
 //              gather_tokens: S*(b*D + 12*K), S tokens of the EP group, of which R is S*K and F the slice's width
 //   hidden     b*c*(R*F + T*S), or b*c*N*W of a dense layer
 //
+//   norms      2*b*T*D and, of grouped attention, b*N*(H + G)*h (with clip_qkv b*N*(H + 2*G)*h): normed inputs of
+//   blocks,
+//              and queries, keys and clipped values as the attention operator reads them
+//
+//   keep_norms attention, routing, logits, dispatched, hidden, norms
 //   none       attention, routing, logits, dispatched, hidden
 //   selective  attention, routing, logits, dispatched
 //   moe        attention, routing, logits; dense layers as with none
@@ -40,6 +44,8 @@ namespace mw {
 
 // Whether layers compute their tensor of this name ("h", "received", ...) again.
 bool is_recomputed(Recompute mode, std::string_view name);
+// Whether layers keep "norms".
+inline bool keeps_norms(Recompute mode) { return mode == Recompute::keep_norms; }
 
 // What backward leaves to its weight part where the schedule splits it in two: the weight gradients of a layer's first
 // products, where it keeps their operands anyway. Gradients of queries, keys, values and pre-activations then lie in
@@ -47,7 +53,8 @@ bool is_recomputed(Recompute mode, std::string_view name);
 // weight gradients of all other products: it reads the gradients of outputs and activated hidden states, which are
 // never kept.
 //
-//   none       wq, wk, wv (latent: wq or wq_a, and wkv_a), w_up of dense layers, of routed and of shared experts
+//   none, keep_norms
+//              wq, wk, wv (latent: wq or wq_a, and wkv_a), w_up of dense layers, of routed and of shared experts
 //   selective  those of attention
 //   moe        those of attention, w_up of dense layers
 //   full       nothing

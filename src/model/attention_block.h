@@ -25,7 +25,7 @@ struct AttentionSaved {
 };
 
 // Flat scratch shared by all layers; but q, k and v, which the attention operator reads, are a layer's own with
-// memory.keep_norms. v is empty where it reads the projections.
+// memory.recompute = "keep_norms". v is empty without clip_qkv: attention then reads the saved projection.
 struct AttentionScratch {
   TensorView q, k, v, d_q, d_k, d_v, d_o;
   TensorView rope_cos, rope_sin;  // f32 [S_max, rotated elements / 2]

@@ -39,7 +39,7 @@ DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamS
   attn_rstd_ = store.fixed(act("attn_rstd"));
   x_mid_ = store.fixed(act("x_mid"));
   ffn_rstd_ = store.fixed(act("ffn_rstd"));
-  keeps_norms_ = plan.run.keep_norms;
+  keeps_norms_ = keeps_norms(mode);
   attn_in_ = keeps_norms_ ? store.fixed(act("attn_in")) : scratch_.normed;
   ffn_in_ = keeps_norms_ ? store.fixed(act("ffn_in")) : scratch_.normed;
   recompute_attention_ = is_recomputed(mode, "x_mid");

@@ -126,7 +126,7 @@ std::unique_ptr<Attention> make_grouped_attention(const Plan& plan, int64_t inde
     saved.q_rstd = store.fixed(act("q_rstd"));
     saved.k_rstd = store.fixed(act("k_rstd"));
   }
-  const bool keeps_prepared = plan.run.keep_norms;
+  const bool keeps_prepared = keeps_norms(plan.run.recompute);
   const auto prepared = [&](const std::string& name) {
     return store.fixed(keeps_prepared ? act(name + "_in") : "work." + name);
   };

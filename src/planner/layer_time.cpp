@@ -189,7 +189,7 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
       (a.qkv_bias ? traffic(2 * n * (q + 2 * kv) * b) : 0) + (a.output_bias ? traffic(2 * n * d * b) : 0);
   const double sinks = a.sinks ? traffic(2 * n * o * b) : 0;
 
-  const bool keeps = run_.keep_norms;
+  const bool keeps = keeps_norms(shape.recompute);
   LayerTime time;
   time.forward = norm + inputs + biases + prepare + core.forward + sinks + output + residual;
   time.backward_input = (keeps ? 1 : 2) * norm + residual + output + weight_product(n, d, o) +
@@ -228,7 +228,7 @@ LayerTime LayerTimeModel::dense(const LayerSpec& layer, const Shape& shape) cons
   LayerTime time;
   time.forward = traffic(2 * t * d * b) + up + activate + down + traffic(3 * t * d * b);
   time.backward_input =
-      traffic((run_.keep_norms ? 5 : 7) * t * d * b) + down + weight_product(n, d, f) + 2 * activate + up;
+      traffic((keeps_norms(shape.recompute) ? 5 : 7) * t * d * b) + down + weight_product(n, d, f) + 2 * activate + up;
   if (is_recomputed(shape.recompute, "ffn.h")) time.backward_input += up;
   put_weights(time, weight_product(n, c * f, d), shape.weight_part.dense);
   if (shape.mesh.tp > 1) {
@@ -356,9 +356,9 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape, co
   }
   const Overlap back = overlap(links(ExchangePhase::gradient_dispatch), links(ExchangePhase::gradient_combine), work,
                                shared_back, pieces);
-  time.backward_input = traffic((run_.keep_norms ? 4 : 6) * t * d * b) + pack + work + again + shared_back + combine +
-                        traffic(16 * t * e) + 2 * product(t, e, d) / kRouterShare + slower * back.hidden +
-                        profile_.routing_latency_s;
+  time.backward_input = traffic((keeps_norms(shape.recompute) ? 4 : 6) * t * d * b) + pack + work + again +
+                        shared_back + combine + traffic(16 * t * e) + 2 * product(t, e, d) / kRouterShare +
+                        slower * back.hidden + profile_.routing_latency_s;
   // Gathered gradients are sums of several ranks; of several pieces, none stores the whole; the library adds none.
   time.adds_squares = !traits.gathers_weights && passes == 1 &&
                       !library_multiplies(run_.moe.expert_products, rows / local, halves_of(layer.activation) * m.width,

@@ -216,8 +216,8 @@ Trainable trainable(const Request& request) {
   std::set<std::string> reasons;
   for (const ScheduleKind schedule : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved,
                                       ScheduleKind::zb_h1, ScheduleKind::zb_v})
-    for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::moe, Recompute::full}) {
-      if (request.run.keep_norms && recompute == Recompute::full) continue;
+    for (const Recompute recompute :
+         {Recompute::keep_norms, Recompute::none, Recompute::selective, Recompute::moe, Recompute::full}) {
       Layout layout;
       layout.schedule = schedule;
       layout.recompute = recompute;

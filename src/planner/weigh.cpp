@@ -17,10 +17,21 @@ constexpr size_t kMostThreads = 16;     // each remembers much, some of it what 
 // All but what needs_no_less compares.
 auto shape_of(const Layout& l) { return std::tie(l.pp, l.schedule, l.chunks, l.tp, l.ep, l.placement, l.transport); }
 
+// More is kept where the number is larger; "selective" and "moe" are not compared.
+int kept(Recompute mode) {
+  switch (mode) {
+    case Recompute::full: return 0;
+    case Recompute::selective:
+    case Recompute::moe: return 1;
+    case Recompute::none: return 2;
+    case Recompute::keep_norms: return 3;
+  }
+  return 3;
+}
+
 // Of one shape: those that need less memory come first.
 auto memory_order(const Layout& l) {
-  const int recompute = l.recompute == Recompute::full ? 0 : l.recompute == Recompute::none ? 2 : 1;
-  return std::make_tuple(-l.zero, recompute, l.recompute, -l.micro_batches);
+  return std::make_tuple(-l.zero, kept(l.recompute), l.recompute, -l.micro_batches);
 }
 
 // Layouts that share what an estimator remembers, by their indices; the largest group first. In a group, layouts of one
@@ -79,7 +90,7 @@ void for_each_estimated(const Request& request, const std::vector<Layout>& layou
 
 bool needs_no_less(const Layout& more, const Layout& less) {
   return shape_of(more) == shape_of(less) && more.zero <= less.zero && more.micro_batches <= less.micro_batches &&
-         (more.recompute == less.recompute || more.recompute == Recompute::none || less.recompute == Recompute::full);
+         (more.recompute == less.recompute || kept(more.recompute) > kept(less.recompute));
 }
 
 std::vector<Weighed> weigh(const Request& request, const std::vector<Layout>& layouts, bool* fits) {

@@ -23,8 +23,7 @@ LATENT = ("model.attention=latent model.kv_heads=0 model.head_dim=0 model.qk_nor
 ANY_MODEL = [
     (0.4, "mesh.zero=1"),
     (0.3, "mesh.placement=dp_first"),
-    (0.5, "memory.recompute=selective", "memory.recompute=moe", "memory.recompute=full"),
-    (0.3, "memory.keep_norms=true"),
+    (0.6, "memory.recompute=selective", "memory.recompute=moe", "memory.recompute=full", "memory.recompute=keep_norms"),
     (0.3, "mesh.ranks_per_node=1", "mesh.ranks_per_node=2", "mesh.ranks_per_node=3"),
     (0.1, "train.optimizer=muon", "train.optimizer=muon train.muon_router=true"),
     (0.3, "moe.row_chunks=1", "moe.row_chunks=2", "moe.row_chunks=3"),
@@ -44,7 +43,8 @@ ANY_MODEL = [
     (0.2, "model.dense_layers=0", "model.dense_layers=3"),
     (0.2, "model.dense_width=70"),
     (0.2, "model.expert_width=37"),
-    (0.2, "model.vocab=131", "model.vocab=97"),
+    # Of large vocabularies, gradients of the embedding are summed by rows.
+    (0.3, "model.vocab=131", "model.vocab=97", "model.vocab=4099", "model.vocab=20011"),
     (0.2, "model.renormalise=false"),
     (0.2, "model.layers=5", "model.layers=9", "model.layers=4"),
     (0.1, "mesh.stage_layers=1,7", "mesh.stage_layers=3,5"),
@@ -78,7 +78,6 @@ REFUSALS = [
     r'moe\.transport = "gather_tokens" and moe\.tp_mode = "ted" both shard the width of experts',
     # Weight gradients are deferred, whose operands full recompute does not keep.
     r'mesh\.schedule = "zb_\w+" computes weight gradients later, but memory\.recompute = "full" keeps none',
-    r'memory\.keep_norms keeps what memory\.recompute = "full" computes again',
     # The ranks of TP share a micro-batch's tokens, and none of them has the whole of a sequence.
     r"needs whole sequences on a rank, but mesh\.tp = \d+ does not divide the \d+ sequences? of a micro-batch",
 ]
@@ -144,5 +143,5 @@ while passed + refused + checks.failed < RUNS:
         passed += bool(good)
     checks.expect(good, f"-np {ranks} {' '.join(overrides)}: exit {result.code}", result.output)
 print(f"seed {SEED}: {passed} layouts passed, {refused} were refused")
-checks.expect(passed > refused, "most layouts are refused")
+checks.expect(passed >= refused, "most layouts are refused")
 checks.finish()

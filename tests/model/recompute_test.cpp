@@ -7,33 +7,21 @@
 namespace mw::test {
 namespace {
 
-struct Mode {
-  Recompute recompute;
-  bool keep_norms;
-  std::string name() const { return fmt::format("{}{}", word_of(recompute), keep_norms ? ", keeps norms" : ""); }
-};
-constexpr Mode kDefault{Recompute::none, false};
-constexpr Mode kOthers[] = {{Recompute::none, true}, {Recompute::selective, false}, {Recompute::selective, true},
-                            {Recompute::moe, false}, {Recompute::moe, true},        {Recompute::full, false}};
-
-void set(RunSpec& run, const Mode& mode) {
-  run.recompute = mode.recompute;
-  run.keep_norms = mode.keep_norms;
-}
+constexpr Recompute kOthers[] = {Recompute::keep_norms, Recompute::selective, Recompute::moe, Recompute::full};
 
 // In every mode, twice in a row: the second time over what the first left in the shared rows.
-void expect_bits_of_default(RunSpec run, const std::string& what) {
-  set(run, kDefault);
+void expect_bits_of_none(RunSpec run, const std::string& what) {
+  run.recompute = Recompute::none;
   SmallModel keeps(run);
   const Outcome expected = run_once(keeps);
-  for (const Mode& mode : kOthers) {
-    set(run, mode);
+  for (const Recompute mode : kOthers) {
+    run.recompute = mode;
     SmallModel recomputes(run);
     for (int i = 0; i < 2; ++i) {
       const Outcome got = run_once(recomputes);
-      EXPECT_EQ(got.loss, expected.loss) << mode.name() << ", " << what;
-      EXPECT_EQ(got.gradients, expected.gradients) << mode.name() << ", " << what;
-      EXPECT_EQ(got.statistics, expected.statistics) << mode.name() << ", " << what;
+      EXPECT_EQ(got.loss, expected.loss) << word_of(mode) << ", " << what;
+      EXPECT_EQ(got.gradients, expected.gradients) << word_of(mode) << ", " << what;
+      EXPECT_EQ(got.statistics, expected.statistics) << word_of(mode) << ", " << what;
     }
   }
 }
@@ -46,7 +34,7 @@ TEST(Recompute, GivesTheBitsOfWhatIsKept) {
         run.moe.transport = transport;
         run.moe.row_chunks = chunks;
         run.train.dtype = dtype;
-        expect_bits_of_default(run, fmt::format("{} {} {} chunks", word_of(dtype), transport, chunks));
+        expect_bits_of_none(run, fmt::format("{} {} {} chunks", word_of(dtype), transport, chunks));
       }
 }
 
@@ -55,7 +43,7 @@ TEST(Recompute, OfEveryKindOfLayer) {
     RunSpec run = small_run();
     run.moe.transport = "flat";
     change(run);
-    expect_bits_of_default(run, what);
+    expect_bits_of_none(run, what);
   };
   with([](RunSpec& r) { r.native.activation = Activation::gelu; }, "two-matrix experts");
   with([](RunSpec& r) { r.native.qk_norm = QkNorm::full_width, r.native.clip_qkv = 0.5; }, "clip and full-width norm");
@@ -71,7 +59,8 @@ TEST(Recompute, OfEveryKindOfLayer) {
 }
 
 TEST(Recompute, StandsInTheTraceUnderItsName) {
-  for (const Recompute mode : {Recompute::none, Recompute::selective, Recompute::moe, Recompute::full}) {
+  for (const Recompute mode :
+       {Recompute::keep_norms, Recompute::none, Recompute::selective, Recompute::moe, Recompute::full}) {
     RunSpec run = small_run();
     run.recompute = mode;
     run.moe.transport = "flat";
@@ -81,7 +70,7 @@ TEST(Recompute, StandsInTheTraceUnderItsName) {
     const std::vector<TraceEvent>& events = m.stream.trace().events();
     const auto scopes = std::count_if(events.begin(), events.end(),
                                       [](const TraceEvent& e) { return std::string(e.label) == "recompute"; });
-    if (mode == Recompute::none) EXPECT_EQ(scopes, 0);
+    if (mode == Recompute::none || mode == Recompute::keep_norms) EXPECT_EQ(scopes, 0);
     else EXPECT_GE(scopes, m.model.moe_layers());
   }
 }
@@ -90,8 +79,8 @@ TEST(Recompute, StandsInTheTraceUnderItsName) {
 TEST(Recompute, KeepsMicroBatchesApart) {
   RunSpec run = small_run();
   run.native.clip_qkv = 0.5;
-  const auto gradients = [&](const Mode& mode, ScheduleKind schedule) {
-    set(run, mode);
+  const auto gradients = [&](Recompute mode, ScheduleKind schedule) {
+    run.recompute = mode;
     run.mesh.schedule = schedule;
     ModelSpec spec = build_native_model(run.native);
     Plan plan = make_plan(spec, run, 1, 0, measure_platform(spec, run, Mesh{}, 1));
@@ -139,34 +128,32 @@ TEST(Recompute, KeepsMicroBatchesApart) {
   };
   for (const char* transport : {"flat", "in_place"}) {
     run.moe.transport = transport;
-    const auto expected = gradients(kDefault, ScheduleKind::one_f_one_b);
-    for (const Mode& mode : kOthers) {
-      EXPECT_EQ(gradients(mode, ScheduleKind::one_f_one_b), expected) << mode.name();
-      if (mode.recompute == Recompute::full) continue;
-      EXPECT_EQ(gradients(mode, ScheduleKind::zb_h1), expected) << mode.name();
+    const auto expected = gradients(Recompute::none, ScheduleKind::one_f_one_b);
+    for (const Recompute mode : kOthers) {
+      EXPECT_EQ(gradients(mode, ScheduleKind::one_f_one_b), expected) << word_of(mode);
+      if (mode == Recompute::full) continue;
+      EXPECT_EQ(gradients(mode, ScheduleKind::zb_h1), expected) << word_of(mode);
     }
-    EXPECT_EQ(gradients(kDefault, ScheduleKind::zb_h1), expected);
+    EXPECT_EQ(gradients(Recompute::none, ScheduleKind::zb_h1), expected);
   }
 }
 
 TEST(Recompute, KeptNormsAreNotComputedAgain) {
-  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::moe}) {
-    const auto count = [&](bool keep_norms, const char* label) {
-      RunSpec run = small_run();
-      set(run, {recompute, keep_norms});
-      SmallModel m(run);
-      m.stream.trace().keep_events(true);
-      m.loss(false, true);
-      const std::vector<TraceEvent>& events = m.stream.trace().events();
-      return std::count_if(events.begin(), events.end(),
-                           [&](const TraceEvent& e) { return std::string(e.label) == label; });
-    };
-    EXPECT_GT(count(false, "rms_norm_apply"), 0);
-    EXPECT_GT(count(false, "norm_rope_apply"), 0);
-    EXPECT_EQ(count(true, "rms_norm_apply"), 0);
-    EXPECT_EQ(count(true, "norm_rope_apply"), 0);
-    EXPECT_EQ(count(true, "norm_rope"), count(false, "norm_rope"));
+  const auto count = [&](Recompute mode, const char* label) {
+    RunSpec run = small_run();
+    run.recompute = mode;
+    SmallModel m(run);
+    m.stream.trace().keep_events(true);
+    m.loss(false, true);
+    const std::vector<TraceEvent>& events = m.stream.trace().events();
+    return std::count_if(events.begin(), events.end(),
+                         [&](const TraceEvent& e) { return std::string(e.label) == label; });
+  };
+  for (const char* again : {"rms_norm_apply", "norm_rope_apply"}) {
+    EXPECT_GT(count(Recompute::none, again), 0);
+    EXPECT_EQ(count(Recompute::keep_norms, again), 0);
   }
+  EXPECT_EQ(count(Recompute::keep_norms, "norm_rope"), count(Recompute::none, "norm_rope"));
 }
 
 }  // namespace
