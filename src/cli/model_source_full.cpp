@@ -46,12 +46,7 @@ ModelSource find_model(Comm& comm, const ModelArguments& arguments) {
       source.run = read_run_file(path, overrides);
       if (checkpoint.empty()) source.checkpoint = choose_of_run(comm, source.run);
       break;
-    case ModelPathKind::hf_folder: {
-      std::vector<std::string> keys = overrides;
-      keys.insert(keys.begin(), "model=hf:" + path);
-      source.run = parse_run_text("", "command line", keys);
-      break;
-    }
+    case ModelPathKind::hf_folder: source.run = run_of_hf_folder(path, overrides); break;
     default: {
       const std::string found = choose_checkpoint(comm, path, checkpoint.empty() ? stderr : nullptr);
       source.run = read_stored_run(found, overrides);

@@ -420,6 +420,11 @@ RunSpec parse_run_text(const std::string& text, const std::string& where, const 
   return run;
 }
 
+RunSpec run_of_hf_folder(const std::string& dir, std::vector<std::string> overrides) {
+  overrides.insert(overrides.begin(), "model=hf:" + dir);
+  return parse_run_text("", "command line", overrides);
+}
+
 RunSpec read_run_file(const std::string& path, const std::vector<std::string>& overrides) {
   std::error_code ignored;  // reading it tells why not
   if (std::filesystem::is_directory(path, ignored)) fail_folder(path);

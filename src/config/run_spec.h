@@ -177,6 +177,8 @@ bool counts_best_scores(const RunSpec& run, const ModelSpec& model, const LayerS
 // config; an unknown key names the nearest valid one, a bad value names what is expected.
 RunSpec read_run_file(const std::string& path, const std::vector<std::string>& overrides);
 RunSpec parse_run_text(const std::string& text, const std::string& where, const std::vector<std::string>& overrides);
+// The run that a Hugging Face model folder stands for where no run file names it.
+RunSpec run_of_hf_folder(const std::string& dir, std::vector<std::string> overrides = {});
 
 // The resolved run as TOML that read_run_file takes back unchanged.
 std::string to_toml(const RunSpec& run);

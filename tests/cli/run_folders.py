@@ -58,6 +58,16 @@ expect(0, "", "import", QWEN, "imported")
 expect(0, ["step        0: an imported model", "no moments"], "inspect", "imported", never=["of 100"])
 expect(0, ["using imported/step-00000000", "tensors agree"], "parity", "imported", QWEN / "golden.safetensors", "--threads", 1)
 
+# An imported model computes as its folder does, and keeps the values of one that does not tell their type.
+EVALUATE = ["data.val_path=text", "train.val_batches=2", "--json"]
+checks.expect(text_of("evaluate", "imported", *EVALUATE) == text_of("evaluate", QWEN, *EVALUATE), "imported: another loss")
+shutil.copytree(QWEN, "untyped")
+config = json.loads((QWEN / "config.json").read_text())
+pathlib.Path("untyped/config.json").chmod(0o644)
+pathlib.Path("untyped/config.json").write_text(json.dumps({k: v for k, v in config.items() if k not in ("torch_dtype", "dtype")}))
+expect(0, "wrote", "import", "untyped", "untyped-run")
+expect(0, "in float32", "export", "untyped-run", "untyped-out")
+
 # A summary; tensors and the run file when they are asked for.
 SUMMARY = [CHOICE, "[model] table; exports as qwen3_moe", "size        69.4k parameters", "3 layers, width 32", "8 experts x 24, top-2",
            "6 of 6; 96 samples, 3072 tokens", "loss        ", "1 rank, pp=1", "written     20", "moments in fp32"]

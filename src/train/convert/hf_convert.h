@@ -26,7 +26,8 @@ struct HfExport {
   std::string out;         // must not exist; is named OUT.tmp until complete
   std::string
       source;  // folder whose config.json and tokenizer are copied; "": the one that the run started from, if any
-  std::optional<DType> dtype = {};               // bf16 or f32; none: as config.json says, else as the run trained
+  std::optional<DType> dtype = {};               // bf16 or f32; none: as config.json says, else as the run trained,
+                                                 // and f32 for an imported model
   int64_t shard_bytes = int64_t{5'000'000'000};  // most bytes of weights per file
 };
 

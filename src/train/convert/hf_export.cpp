@@ -53,15 +53,18 @@ DType dtype_like(const std::string& source, DType of_run) {
   return source == "bfloat16" ? DType::bf16 : of_run;
 }
 
-// A run of model = "hf:DIR": what its config.json says beside the architecture stays.
-void describe_family(const RunSpec& run, const std::string& source, const HfExport& request, Target& target) {
+// A run of model = "hf:DIR": what its config.json says beside the architecture stays. An imported model has the
+// folder's values, which fp32 keeps.
+void describe_family(const CheckpointIndex& index, const RunSpec& run, const std::string& source,
+                     const HfExport& request, Target& target) {
   const std::string path = source + "/config.json";
   if (!path_exists(path, Exit::config))
     fail(Exit::config, fmt::format("{} is not there", path), "name the folder that the model came from with --source");
   const std::string text = read_text_file(path, size_t{16} << 20);
   target.model = parse_hf_config(text, path);
   target.model.mtp_layers = 0;
-  target.dtype = request.dtype.value_or(dtype_like(hf_weight_dtype(text, path), run.train.dtype));
+  const DType of_weights = index.state.step == 0 ? DType::f32 : run.train.dtype;
+  target.dtype = request.dtype.value_or(dtype_like(hf_weight_dtype(text, path), of_weights));
   target.config = extend_hf_config(write_hf_config(target.model, hf_name(target.dtype)), text, path);
 }
 
@@ -73,7 +76,7 @@ Target describe_target(const CheckpointReader& reader, const HfExport& request, 
   if (source.empty()) tokenizer = run.sample.tokenizer;
   Target target;
   if (run.hf_dir.empty()) describe_native(run, request, target);
-  else describe_family(run, source, request, target);
+  else describe_family(reader.index(), run, source, request, target);
   if (!run.hf_dir.empty() && is_other_model(reader.index().hf_config, target.model))
     fail(Exit::checkpoint,
          fmt::format("{}/config.json describes another model than the weights were trained as", source),

@@ -20,16 +20,6 @@ namespace {
 
 constexpr int64_t kImportPiece = int64_t{4} << 20;  // elements in memory at a time
 
-// What the checkpoint says of its run: the model, and nothing that was trained.
-RunSpec untrained_run(const std::string& hf_dir) {
-  RunSpec run;
-  run.hf_dir = hf_dir;
-  run.train.dtype = DType::f32;
-  run.train.seq_len = 1;
-  run.train.global_batch = 1;
-  return run;
-}
-
 // Which parameters this rank writes: each goes to the one that has least, so that all agree.
 std::vector<ParamRow> rows_to_write(const std::vector<ParamRow>& rows, const Comm& world) {
   std::vector<int64_t> load(static_cast<size_t>(world.size()));
@@ -135,6 +125,7 @@ class RankWriter {
 
 std::string import_hf_folder(Comm& world, const std::string& hf_dir, const std::string& dir) {
   const ModelSpec model = read_hf_config(hf_dir + "/config.json");
+  const RunSpec run = run_of_hf_folder(hf_dir);  // so that commands compute with the checkpoint as with the folder
   const HfFolder folder = open_hf_folder(model, hf_dir);
   const std::vector<ParamRow> rows = param_table(model);
   const std::string checkpoint = checkpoint_folder(dir, 0);
@@ -150,9 +141,7 @@ std::string import_hf_folder(Comm& world, const std::string& hf_dir, const std::
   const nlohmann::json slices =
       gather_entries(world, RankWriter(world, folder, rows_to_write(rows, world), checkpoint).write());
   if (world.rank() == 0) {
-    complete_checkpoint(checkpoint,
-                        {RunState{}, to_toml(untrained_run(hf_dir)), hf_config_of(untrained_run(hf_dir), model), false},
-                        rows, slices);
+    complete_checkpoint(checkpoint, {RunState{}, to_toml(run), hf_config_of(run, model), false}, rows, slices);
     sync_path(dir);
   }
   world.barrier();
