@@ -32,11 +32,23 @@ std::string describe(const SourceLoss& source) {
   return text + fmt::format(", {} labels", source.labels);
 }
 
-// The validation data of the run, or all of its data where none is held out.
-std::unique_ptr<SampleOrder> open_data(Comm& world, const RunSpec& run, int64_t vocab) {
+// What is evaluated: the validation data of the run, or all of its data where none is held out.
+struct EvaluatedData {
+  std::unique_ptr<SampleOrder> order;  // null: there are questions alone
+  bool held_out = true;
+};
+
+EvaluatedData open_data(Comm& world, const RunSpec& run, int64_t vocab) {
   const CommRanks ranks(world);
-  std::unique_ptr<SampleOrder> data = open_samples(run, vocab, true, ranks);
-  return data != nullptr ? std::move(data) : open_samples(run, vocab, false, ranks);
+  EvaluatedData data{open_samples(run, vocab, true, ranks)};
+  if (data.order != nullptr) return data;
+  const char* const key = run.data.blend.empty() ? "data.path" : "data.blend";
+  if (world.rank() == 0)
+    std::fprintf(stderr,
+                 "warning: there is no data to validate on: data.val_fraction = 0 and data.val_path is empty; all of "
+                 "%s is evaluated, which a run that trains on it has seen; name other data in data.val_path\n",
+                 key);
+  return {open_samples(run, vocab, false, ranks), false};
 }
 
 // Of the data, or null: then nobody knows the bytes of its tokens.
@@ -50,10 +62,11 @@ std::unique_ptr<Tokenizer> tokenizer_for_bytes(const RunSpec& run, const ModelSp
   }
 }
 
-void print_losses(const ValidationResult& result, const SampleOrder& data) {
+void print_losses(const ValidationResult& result, const SampleOrder& data, bool held_out) {
+  const char* const note = held_out ? "" : ", none of it held out";
   for (size_t k = 0; k < result.sources.size(); ++k)
     std::printf("%s\n  %s\n", data.source(k).describe().c_str(), describe(result.sources[k]).c_str());
-  std::printf("%s: %s\n", result.sources.empty() ? data.source().describe().c_str() : "all sources",
+  std::printf("%s%s: %s\n", result.sources.empty() ? data.source().describe().c_str() : "all sources", note,
               describe(result.all).c_str());
 }
 
@@ -71,7 +84,8 @@ Exit run_evaluate(World& world, const ModelSource& source, const EvaluateOptions
   if (!has_data && options.questions.empty())
     fail(Exit::config, "nothing says what to evaluate: data.val_path, data.path and data.blend are empty",
          "name data, for example data.val_path=FILE, or multiple-choice questions with --questions FILE");
-  const std::unique_ptr<SampleOrder> data = has_data ? open_data(world.comm(), run, model.vocab) : nullptr;
+  const EvaluatedData evaluated = has_data ? open_data(world.comm(), run, model.vocab) : EvaluatedData{};
+  const SampleOrder* const data = evaluated.order.get();
   if (data != nullptr) check_vocabulary(*data, run, model.vocab);
   std::vector<Question> questions;
   if (!options.questions.empty()) questions = read_questions(options.questions);
@@ -84,8 +98,9 @@ Exit run_evaluate(World& world, const ModelSource& source, const EvaluateOptions
   if (data != nullptr) {
     const int64_t windows = options.all ? 0 : validation_windows(source.run.train);
     const ValidationResult result = validate_model(*engine, *data, {windows, nullptr, tokenizer.get()});
-    if (leader && !options.json) print_losses(result, *data);
+    if (leader && !options.json) print_losses(result, *data, evaluated.held_out);
     json = json_of(result.all);
+    json["held_out"] = evaluated.held_out;
     for (size_t k = 0; k < result.sources.size(); ++k) {
       json["sources"].push_back(json_of(result.sources[k]));
       json["sources"].back()["data"] = data->source(k).describe();

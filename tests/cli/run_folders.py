@@ -68,6 +68,12 @@ pathlib.Path("untyped/config.json").write_text(json.dumps({k: v for k, v in conf
 expect(0, "wrote", "import", "untyped", "untyped-run")
 expect(0, "in float32", "export", "untyped-run", "untyped-out")
 
+# Without data that is held out, `evaluate` says that it takes the training data.
+ALL = ["train.val_batches=1", "data.val_fraction=0"]
+expect(0, ["warning: there is no data to validate on: data.val_fraction = 0", "none of it held out: loss"], "evaluate", "run", *ALL)
+checks.expect(json.loads(text_of("evaluate", "run", *ALL, "--json"))["held_out"] is False, "held_out of training data")
+expect(0, '"held_out":true', "evaluate", "run", "train.val_batches=1", "--json", never=["warning"])
+
 # A summary; tensors and the run file when they are asked for.
 SUMMARY = [CHOICE, "[model] table; exports as qwen3_moe", "size        69.4k parameters", "3 layers, width 32", "8 experts x 24, top-2",
            "6 of 6; 96 samples, 3072 tokens", "loss        ", "1 rank, pp=1", "written     20", "moments in fp32"]
