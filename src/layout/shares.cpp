@@ -28,9 +28,12 @@ std::string nearest_micro_batches(const TrainSpec& train, int64_t dp) {
     if (train.global_batch % (m * dp) == 0) below = fmt::format("{}", m);
   for (int64_t m = train.micro_batches + 1; m <= train.global_batch && above.empty(); ++m)
     if (train.global_batch % (m * dp) == 0) above = fmt::format("{}", m);
-  if (below.empty() && above.empty())
-    return fmt::format("set train.global_batch to a multiple of the {} data-parallel ranks, such as {}", dp,
-                       (train.global_batch + dp - 1) / dp * dp);
+  if (below.empty() && above.empty()) {
+    const int64_t unit = train.micro_batches * dp;
+    return fmt::format(
+        "set train.global_batch to a multiple of train.micro_batches x the {} data-parallel ranks, such as {}", dp,
+        (train.global_batch + unit - 1) / unit * unit);
+  }
   return fmt::format("set train.micro_batches to {}{}{}", below, below.empty() || above.empty() ? "" : " or ", above);
 }
 

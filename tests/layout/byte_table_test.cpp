@@ -264,9 +264,12 @@ TEST(LocalBatchRule, NamesMicroBatchesThatWork) {
         EXPECT_EQ(error->code(), Exit::config);
         const std::string prefix = "set train.micro_batches to ";
         if (global % dp != 0) {
-          EXPECT_EQ(error->hint(),
-                    fmt::format("set train.global_batch to a multiple of the {} data-parallel ranks, such as {}", dp,
-                                (global + dp - 1) / dp * dp));
+          const std::string& hint = error->hint();
+          ASSERT_NE(hint.find("set train.global_batch to a multiple of train.micro_batches x "), std::string::npos);
+          run.train.global_batch = std::stoll(hint.substr(hint.rfind(' ') + 1));
+          EXPECT_GE(run.train.global_batch, global);
+          EXPECT_LT(run.train.global_batch, global + micro * dp);
+          EXPECT_EQ(make_local_batch(run, dp, 0).sequences, run.train.global_batch / micro / dp) << hint;
           continue;
         }
         ASSERT_EQ(error->hint().rfind(prefix, 0), 0u) << error->hint();
