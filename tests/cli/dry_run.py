@@ -58,6 +58,15 @@ pathlib.Path("folder").mkdir()
 dry_run(1, 4, ["log.jsonl: cannot write folder: it is a folder"], "log.jsonl=folder")
 pathlib.Path("notes.txt").write_text("not metrics\n")
 dry_run(1, 4, ['log.jsonl = "notes.txt": line 1 is no JSON object: not metrics'], "log.jsonl=notes.txt")
+# Checkpoints and metrics that the next start would take for text; a hidden folder is not searched.
+IN_TEXT = r"would write text/\S+ into data.path = \"text\", and the next start would read it as text"
+dry_run(1, 3, ["checkpoint.dir " + IN_TEXT, "hint: set checkpoint.dir to a place outside"], "checkpoint.dir=text/runs/a")
+dry_run(1, 3, ["checkpoint.dir " + IN_TEXT], "checkpoint.dir=text", "log.jsonl=lines.jsonl", 'data.suffixes=[".txt", ""]')
+dry_run(1, 3, ["log.jsonl " + IN_TEXT], "log.jsonl=text/lines.txt", 'data.suffixes=[".txt"]')
+dry_run(1, 3, [r"would write \./run/\S+ into data.val_path"], "checkpoint.dir=./run", "data.val_path=.")
+for overrides in (["checkpoint.dir=text/run", 'data.suffixes=[".txt"]'], ["checkpoint.dir=text/.runs/a"], ["checkpoint.dir=text-run"],
+                  ["checkpoint.dir=text/../run"]):
+    dry_run(1, 0, ["nothing was written"], *overrides)
 result = run(1, "train", "run.toml", *outputs("run"), "log.jsonl=folder")
 checks.expect(result.code == 4 and "log.jsonl: cannot write folder" in result.output and "step 1/" not in result.output,
               f"log.jsonl: exit {result.code}", result.output)

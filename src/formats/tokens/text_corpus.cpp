@@ -31,13 +31,6 @@ std::string suffix_of(const std::string& name) {
   return dot == std::string::npos ? std::string() : name.substr(dot);
 }
 
-bool matches(const std::string& name, const std::vector<std::string>& suffixes) {
-  if (suffixes.empty()) return true;
-  return std::any_of(suffixes.begin(), suffixes.end(), [&](const std::string& suffix) {
-    return suffix.empty() ? name.find('.') == std::string::npos : name.ends_with(suffix);
-  });
-}
-
 std::string quoted_list(const std::vector<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += fmt::format("{}\"{}\"", text.empty() ? "" : ", ", printable(word));
@@ -60,7 +53,7 @@ std::vector<TextFile> search_tree(const std::string& root, const std::vector<std
     if (!hidden && entry.is_regular_file(error)) {
       ++seen_count;
       if (seen.size() < 5) seen.insert(suffix_of(name));
-      if (matches(name, suffixes)) {
+      if (selects_name(suffixes, name)) {
         const auto size = static_cast<int64_t>(entry.file_size(error));
         if (error) fail_read(entry.path().native(), error.message());
         if (size > 0) {
@@ -97,6 +90,13 @@ size_t read_file(const std::string& path, std::byte* to, int64_t limit) {
 }
 
 }  // namespace
+
+bool selects_name(const std::vector<std::string>& suffixes, const std::string& name) {
+  if (suffixes.empty()) return true;
+  return std::any_of(suffixes.begin(), suffixes.end(), [&](const std::string& suffix) {
+    return suffix.empty() ? name.find('.') == std::string::npos : name.ends_with(suffix);
+  });
+}
 
 std::vector<TextFile> find_text_files(const std::string& path, const std::vector<std::string>& suffixes) {
   std::error_code error;

@@ -22,6 +22,9 @@ struct TextFile {
 // Exit::data naming the path when it cannot be read, is empty or nothing matches.
 std::vector<TextFile> find_text_files(const std::string& path, const std::vector<std::string>& suffixes);
 
+// Whether `suffixes` (as of TextCorpus) select a file of this name.
+bool selects_name(const std::vector<std::string>& suffixes, const std::string& name);
+
 // The bytes of the files in bytewise order of their relative paths, each file followed by one zero byte.
 //
 // `path` is a file (taken as it is) or a folder (searched in depth; hidden entries, empty files and everything but

@@ -95,6 +95,9 @@ std::string doubt_about_text(const RunSpec& run);
 // whose data and validation data were opened.
 std::string doubt_about_validation(const RunSpec& run);
 
+// Checks that a text folder which the run reads does not take its checkpoints or metrics for text. Errors: config.
+void refuse_outputs_in_text(const RunSpec& run);
+
 // The first loss mask beside the training data, which `tokenize --chat` writes; "" where there is none, or no longer.
 std::string find_loss_mask(const RunSpec& run);
 

@@ -1,6 +1,8 @@
 // The files of a run's data.
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <set>
 #include <utility>
 
@@ -13,6 +15,8 @@
 
 namespace mw {
 namespace {
+
+namespace fs = std::filesystem;
 
 std::vector<std::string> training_paths(const DataSpec& data) {
   std::vector<std::string> paths;
@@ -41,7 +45,44 @@ FileId id_of(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0 ? FileId(info.st_dev, info.st_ino) : FileId();
 }
 
+// As TextCorpus searches `folder`: in depth, without hidden entries and links to folders.
+bool is_searched(const fs::path& folder, const fs::path& file) {
+  std::error_code error;
+  const fs::path root = fs::weakly_canonical(fs::absolute(folder, error), error);
+  if (!fs::is_directory(root, error)) return false;
+  const fs::path inside = fs::weakly_canonical(fs::absolute(file, error), error).lexically_relative(root);
+  return !inside.empty() && std::none_of(inside.begin(), inside.end(),
+                                         [](const fs::path& part) { return part.native().starts_with('.'); });
+}
+
+// The files of a run that its next start would find, as names in checkpoint.dir, and the metrics.
+std::vector<std::pair<const char*, std::string>> written_files(const RunSpec& run) {
+  std::vector<std::pair<const char*, std::string>> files;
+  if (const std::string& dir = run.checkpoint.dir; !dir.empty())
+    for (const char* name : {"index.json", "rank-00000.safetensors", "DONE"})
+      files.emplace_back("checkpoint.dir", dir + "/step-00000001/" + name);
+  if (const std::string metrics = metrics_file(run); !metrics.empty()) files.emplace_back("log.jsonl", metrics);
+  return files;
+}
+
 }  // namespace
+
+void refuse_outputs_in_text(const RunSpec& run) {
+  if (run.data.kind != DataKind::text) return;
+  std::vector<std::pair<const char*, std::string>> folders;
+  for (const std::string& path : training_paths(run.data))
+    folders.emplace_back(run.data.blend.empty() ? "data.path" : "data.blend", path);
+  folders.emplace_back("data.val_path", run.data.val_path);
+  for (const auto& [key, folder] : folders)
+    for (const auto& [output, file] : written_files(run)) {
+      const std::string name = fs::path(file).filename().native();
+      if (folder.empty() || !selects_name(run.data.suffixes, name) || !is_searched(folder, file)) continue;
+      fail(Exit::config,
+           fmt::format("{} would write {} into {} = \"{}\", and the next start would read it as text", output,
+                       printable(file), key, printable(folder)),
+           fmt::format("set {} to a place outside that folder, or data.suffixes to those of your text", output));
+    }
+}
 
 std::string find_loss_mask(const RunSpec& run) {
   if (run.data.kind != DataKind::megatron) return "";

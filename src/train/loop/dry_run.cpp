@@ -11,6 +11,7 @@
 #include "formats/io/json_lines.h"
 #include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/checkpoint_reader.h"
+#include "train/data/data.h"
 #include "train/loop/run_before.h"
 #include "train/loop/run_text.h"
 
@@ -80,6 +81,7 @@ std::string describe_disk(const CheckpointSpec& checkpoint, const DiskNeed& disk
 }  // namespace
 
 void check_outputs(const RunSpec& run) {
+  refuse_outputs_in_text(run);
   if (!run.checkpoint.dir.empty()) check_can_make("checkpoint.dir", run.checkpoint.dir, Exit::checkpoint);
   if (!run.log.tensorboard.empty()) check_can_make("log.tensorboard", run.log.tensorboard, Exit::data);
   if (const std::string metrics = metrics_file(run); !metrics.empty())

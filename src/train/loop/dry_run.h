@@ -9,8 +9,9 @@
 
 namespace mw {
 
-// Checks that every output of the run (checkpoints, metrics, TensorBoard, trace) can be created in its place. Creates
-// nothing. To be called on one rank. Errors: data, checkpoint.
+// Checks that every output of the run (checkpoints, metrics, TensorBoard, trace) can be created in its place, and that
+// checkpoints and metrics are not among the text to train on. Creates nothing. To be called on one rank. Errors:
+// config, data, checkpoint.
 void check_outputs(const RunSpec& run);
 
 struct StartCheck {
