@@ -1,10 +1,28 @@
 #include <cstdio>
+#include <filesystem>
 
+#include "base/file.h"
+#include "base/text.h"
 #include "cli/run_commands.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_reader.h"
 
 namespace mw {
+namespace {
+
+std::string describe_progress(const RunSpec& run, int64_t step) {
+  const std::string& dir = run.checkpoint.dir;
+  const int64_t steps = run.train.steps;
+  if (!path_exists(dir, Exit::checkpoint)) {
+    const bool relative = std::filesystem::path(dir).is_relative();
+    return fmt::format("0 of {} steps are saved: {} does not exist{}", steps, dir,
+                       relative ? fmt::format(" (relative to {})", std::filesystem::current_path().native()) : "");
+  }
+  if (step > steps) return fmt::format("all {} steps are saved in {}, which goes on to step {}", steps, dir, step);
+  return fmt::format("{} of {} steps are saved in {}", step, steps, dir);
+}
+
+}  // namespace
 
 Command add_finished_command(CommandLine& line) {
   Subcommand sub =
@@ -25,8 +43,7 @@ Command add_finished_command(CommandLine& line) {
               reader.check_files();
               step = reader.index().state.step;
             }
-            std::printf("%lld of %lld steps are saved in %s\n", static_cast<long long>(step),
-                        static_cast<long long>(run.train.steps), run.checkpoint.dir.c_str());
+            std::printf("%s\n", describe_progress(run, step).c_str());
             return step >= run.train.steps ? Exit::ok : Exit::check_failed;
           }};
 }

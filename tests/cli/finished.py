@@ -19,12 +19,14 @@ def finished(code, words, *overrides):
 
 
 RUN = ["checkpoint.dir=run", "train.steps=6"]
-finished(1, "0 of 6 steps", *RUN)
+finished(1, f"0 of 6 steps are saved: run does not exist (relative to {os.getcwd()})", *RUN)
+finished(1, "0 of 6 steps are saved: /absent/run does not exist\n", "checkpoint.dir=/absent/run", "train.steps=6")
 checks.expect(not pathlib.Path("run").exists(), "finished makes no folder")
 trained = run(1, "train", "run.toml", "checkpoint.dir=run", "train.steps=4")
 checks.expect(trained.code == 0, f"train: exit {trained.code}", trained.output)
 finished(1, "4 of 6 steps", *RUN)
 finished(0, "4 of 4 steps", "checkpoint.dir=run", "train.steps=4")
+finished(0, "all 3 steps are saved in run, which goes on to step 4", "checkpoint.dir=run", "train.steps=3")
 pathlib.Path("run", "step-00000006").mkdir()  # half-written: no DONE
 finished(1, "4 of 6 steps", *RUN)
 finished(3, "checkpoint.dir is empty", "train.steps=4")
