@@ -51,6 +51,12 @@ checks.expect(result.code == 2 and f"{RUN} exists and is no profile" in result.o
               result.output)
 refused("validation without data", 3, "train", RUN, "train.val_every=2", "train.val_batches=1", "data.val_fraction=0")
 refused("import", 3, "import", LONG, "out")
+for path, what in (("absent", "absent does not exist"), ("text", "text is no Hugging Face model folder: it has no config.json"), (RUN, "is a file"),
+                   ("untraced", "is a run folder"), ("untraced/step-00000002", "is a checkpoint")):
+    result = run(1, "import", path, "out")
+    checks.expect(result.code == 3 and what in result.output and "hint:" in result.output and "hf:" not in result.output,
+                  f"import {path}: exit {result.code}", result.output)
+checks.expect(not pathlib.Path("out").exists(), "a refused import leaves a folder")
 refused("export of nothing", 5, "export", LONG, "out")
 
 # An export that cannot copy the tokenizer: something of that name is in the way.

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -13,12 +14,42 @@
 #include "formats/weights/safetensors_writer.h"
 #include "train/checkpoint/checkpoint_files.h"
 #include "train/checkpoint/checkpoint_folder.h"
+#include "train/checkpoint/model_path.h"
 #include "train/convert/hf_convert.h"
 
 namespace mw {
 namespace {
 
 constexpr int64_t kImportPiece = int64_t{4} << 20;  // elements in memory at a time
+
+// Errors: config, where the folder has no config.json: what it is instead.
+void refuse_other_folder(const std::string& dir) {
+  constexpr const char* kNeeds = "name a Hugging Face model folder, with config.json and .safetensors files";
+  std::error_code unreadable;
+  if (std::filesystem::exists(dir + "/config.json", unreadable)) return;
+  if (unreadable) fail(Exit::config, fmt::format("cannot read {}/config.json: {}", dir, unreadable.message()), kNeeds);
+  const auto refuse = [&](const std::string& what, const std::string& hint) {
+    fail(Exit::config, fmt::format("{} {}", dir, what), hint);
+  };
+  const ModelPath found = find_model_path(dir);
+  const std::string& checkpoint = found.checkpoint;
+  const std::string use = checkpoint.empty() ? kNeeds
+                                             : fmt::format(
+                                                   "commands take {} as it is: `moewright evaluate {}`, "
+                                                   "checkpoint.resume={}",
+                                                   checkpoint, checkpoint, checkpoint);
+  switch (found.kind) {
+    case ModelPathKind::checkpoint:
+    case ModelPathKind::unfinished: return refuse("is a checkpoint, not a Hugging Face model folder", use);
+    case ModelPathKind::run:
+    case ModelPathKind::empty_run: return refuse("is a run folder, not a Hugging Face model folder", use);
+    case ModelPathKind::file: return refuse("is a file, not a Hugging Face model folder", kNeeds);
+    case ModelPathKind::missing:
+      return refuse("does not exist",
+                    fmt::format("{}; the path is relative to {}", kNeeds, std::filesystem::current_path().native()));
+    default: return refuse("is no Hugging Face model folder: it has no config.json", kNeeds);
+  }
+}
 
 // Which parameters this rank writes: each goes to the one that has least, so that all agree.
 std::vector<ParamRow> rows_to_write(const std::vector<ParamRow>& rows, const Comm& world) {
@@ -124,6 +155,7 @@ class RankWriter {
 }  // namespace
 
 std::string import_hf_folder(Comm& world, const std::string& hf_dir, const std::string& dir) {
+  refuse_other_folder(hf_dir);
   const ModelSpec model = read_hf_config(hf_dir + "/config.json");
   const RunSpec run = run_of_hf_folder(hf_dir);  // so that commands compute with the checkpoint as with the folder
   const HfFolder folder = open_hf_folder(model, hf_dir);
