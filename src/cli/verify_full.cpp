@@ -1,7 +1,19 @@
+#include <cstdio>
+
 #include "cli/run_commands.h"
 #include "train/verify/verify.h"
 
 namespace mw {
+namespace {
+
+void warn_of_one_rank(const std::string& path) {
+  std::fprintf(stderr,
+               "warning: one rank alone is compared with itself, but for settings of one process such as "
+               "memory.recompute; start more ranks, for example: mpirun -np 2 moewright verify %s mesh.ep=2\n",
+               path.c_str());
+}
+
+}  // namespace
 
 Command add_verify_command(CommandLine& line, const Invocation& invocation) {
   Subcommand sub = line.add_command(
@@ -17,6 +29,7 @@ Command add_verify_command(CommandLine& line, const Invocation& invocation) {
   return {sub, [=] {
             return run_in_world(invocation, [&](World& world) {
               const RunSpec run = read_run_file(*path, *overrides);
+              if (world.comm().size() == 1) warn_of_one_rank(*path);
               return run_watched(world, run.watchdog.seconds, [&] { return run_verify(world, run); });
             });
           }};
