@@ -57,8 +57,7 @@ Command add_export_command(CommandLine& line, const Invocation& invocation) {
   sub.add_option("HF_DIR", request->out, "new folder to write").required();
   sub.add_option("--dtype", *dtype,
                  "bf16, fp32, or model: as in the config.json that the run started from (fp32 for float16), else "
-                 "train.dtype, and fp32 "
-                 "for an imported model")
+                 "train.dtype, and fp32 for an imported model")
       .one_of({"model", "bf16", "fp32"})
       .show_default();
   auto shard_size = std::make_shared<uint64_t>(5'000'000'000);
