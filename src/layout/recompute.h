@@ -21,9 +21,8 @@
 //              gather_tokens: S*(b*D + 12*K), S tokens of the EP group, of which R is S*K and F the slice's width
 //   hidden     b*c*(R*F + T*S), or b*c*N*W of a dense layer
 //
-//   norms      2*b*T*D and, of grouped attention, b*N*(H + G)*h (with clip_qkv b*N*(H + 2*G)*h): normed inputs of
-//   blocks,
-//              and queries, keys and clipped values as the attention operator reads them
+//   norms      2*b*T*D and, of grouped attention, b*N*(H + G)*h (with clip_qkv b*N*(H + 2*G)*h): normed inputs, and
+//              queries, keys and clipped values as the attention operator reads them
 //
 //   keep_norms attention, routing, logits, dispatched, hidden, norms
 //   none       attention, routing, logits, dispatched, hidden
