@@ -18,8 +18,8 @@ class EmbeddingSums {
  public:
   // Reads the ids of the step's batches, for which it waits. Both references must outlive this object.
   EmbeddingSums(Engine& engine, std::span<const Batch> batches);
-  // [2 x replicas], of which this rank fills in its own two, while all others are 0: distinct ids in its part of the
-  // vocabulary, and rows for which Transformer::scratch() has room.
+  // Two numbers for each replica: distinct ids in its part of the vocabulary, and rows for which
+  // Transformer::scratch() has room. This rank sets its own two; the others are 0.
   std::vector<int64_t> counts() const;
   // counts: the sum of the replicas' counts(). Decides, the same on all of them, whether rows are summed: where they
   // move at most half as many bytes as the whole gradient would, and fit everywhere.

@@ -65,7 +65,8 @@ struct UpdateRule {
 };
 // Clips gradients, applies AdamW or Muon to the elements that this rank owns of every trained parameter, clips queries
 // and keys (engine/qk_clip.h), moves the selection bias and refreshes packed weights; with ZeRO gathers the weights
-// from their owners. Collective over the world.
+// from their owners. Afterwards gradients that accumulate are zero, or will be for work enqueued from then on: the next
+// accumulate_gradients does not zero them again. Collective over the world.
 void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule);
 
 // Returns "" when loss and gradient norm are finite; otherwise says which is not, with the first tensor on this rank
