@@ -1,7 +1,7 @@
 // RMS normalisation. A group of neighbouring threads takes a row, in packs of 16 bytes where the width allows it, and
-// keeps what it read of it in registers: part of a wave for a narrow row, a block for a wide one. Backward gives each
-// block a fixed run of rows, whose share of d_gain it keeps to itself until all are summed in order. There a thread
-// keeps one pack alone: more warps on a processor hide more of the memory's latency than loads ahead of time do.
+// keeps what it read of it in registers: part of a wave for a narrow row, a block for a wide one. In backward, a fixed
+// number of blocks take rows in turns; each keeps its share of d_gain to itself until all are summed in order. There a
+// thread keeps one pack alone: more warps on a processor hide more of the memory's latency than loads ahead of time do.
 //
 // The width alone decides which elements a thread sums, and in which order: the address of a tensor changes no bits.
 #include "ops/norm.h"
@@ -18,18 +18,10 @@ namespace {
 constexpr int kHeld = 2;            // packs of a row that a thread keeps in forward; a wider row's are read again
 constexpr int kGroupThreads = 256;  // of a block that takes several rows at once
 constexpr int kMaxLanes = 512;
+constexpr int kMaxWholeLanes = 1024;
 constexpr int64_t kMaxRowBlocks = 512;
 constexpr int64_t kFullBlocks = 2048;  // that fill a device; what goes beyond makes blocks longer instead
 constexpr int64_t kMaxRounds = 4;
-
-struct RowBlocks {
-  int64_t rows_per_block, count;
-};
-
-RowBlocks cut_rows(int64_t rows) {
-  const int64_t per_block = std::max<int64_t>(1, ceil_div(rows, kMaxRowBlocks));
-  return {per_block, ceil_div(rows, per_block)};
-}
 
 // Threads of a row, and of a block.
 struct Groups {
@@ -182,7 +174,7 @@ struct NormBackward {
   const float *gain, *rstd;
   T* d_x;
   float* d_gains;  // [blocks, width]
-  int64_t rows, rows_per_block, width;
+  int64_t rows, width;
   const float* products;  // as Norm's squares
   float whole;
 };
@@ -199,9 +191,8 @@ __device__ Operands<T, N> load_operands(const NormBackward<T>& task, int64_t at)
   return o;
 }
 
-template <bool kAligned, class T, int N>
-__device__ float product_of(const Operands<T, N>& o, const float* gain, float inverse) {
-  const Pack<float, N> gains = load<N, kAligned>(gain);
+template <class T, int N>
+__device__ float product_of(const Operands<T, N>& o, const Pack<float, N>& gains, float inverse) {
   float product = 0;
 #pragma unroll
   for (int k = 0; k < N; ++k) product += gains.at[k] * to_float(o.d_y.at[k]) * (to_float(o.x.at[k]) * inverse);
@@ -210,9 +201,8 @@ __device__ float product_of(const Operands<T, N>& o, const float* gain, float in
 
 // Stores d_x, and adds to the sums of d_gain.
 template <bool kAligned, class T, int N>
-__device__ void differentiate(const Operands<T, N>& o, const float* gain, float inverse, float mean, bool residual,
-                              Pack<float, N>& sums, T* d_x) {
-  const Pack<float, N> gains = load<N, kAligned>(gain);
+__device__ void differentiate(const Operands<T, N>& o, const Pack<float, N>& gains, float inverse, float mean,
+                              bool residual, Pack<float, N>& sums, T* d_x) {
   Pack<float, N> out;
 #pragma unroll
   for (int k = 0; k < N; ++k) {
@@ -225,45 +215,51 @@ __device__ void differentiate(const Operands<T, N>& o, const float* gain, float 
   store<kAligned>(d_x, round_pack<T>(out));
 }
 
-template <class T, int N, bool kAligned>
-__global__ void __launch_bounds__(kMaxLanes, 2) norm_backward_kernel(NormBackward<T> task, int lanes) {
+// kWhole: a block takes one row at a time, and each of its threads has one pack of it. Otherwise threads may have none
+// or several, and a block several rows.
+template <class T, int N, bool kAligned, bool kWhole>
+__global__ void __launch_bounds__(kWhole ? kMaxWholeLanes : kMaxLanes, kWhole ? 1 : 2)
+    norm_backward_kernel(NormBackward<T> task, int lanes) {
   float* const of_group = dynamic_shared_memory<float>();  // [groups, width], where a block has several groups
-  const int groups = static_cast<int>(blockDim.x) / lanes, group = static_cast<int>(threadIdx.x) / lanes;
-  const int64_t step = int64_t{N} * lanes, first = threadIdx.x % lanes * N, beyond = first + step;
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * task.rows_per_block;
-  const int64_t end = begin + task.rows_per_block < task.rows ? begin + task.rows_per_block : task.rows;
-  const bool residual = task.d_residual != nullptr;
+  const int groups = kWhole ? 1 : static_cast<int>(blockDim.x) / lanes;
+  const int group = kWhole ? 0 : static_cast<int>(threadIdx.x) / lanes;
+  const int64_t step = int64_t{N} * lanes, first = (static_cast<int64_t>(threadIdx.x) - group * lanes) * N;
+  const int64_t beyond = kWhole ? task.width : first + step;
+  const bool has_pack = kWhole || first < task.width, residual = task.d_residual != nullptr;
   float* d_gain = task.d_gains + static_cast<int64_t>(blockIdx.x) * task.width;
 
-  Pack<float, N> sums{};
+  Pack<float, N> sums{}, gains{};
+  if (has_pack) gains = load<N, kAligned>(task.gain + first);
   for (int64_t i = beyond; i < task.width; i += step) store(d_gain + i, Pack<float, N>{});
-  for (int64_t r = begin; r < end; r += groups) {
-    const int64_t row = r + group, base = row * task.width;
-    const int64_t width = row < end ? task.width : 0;  // threads without a row take part in the sums alone
+  for (int64_t begin = static_cast<int64_t>(blockIdx.x) * groups; begin < task.rows;
+       begin += static_cast<int64_t>(gridDim.x) * groups) {
+    const int64_t row = begin + group, base = row * task.width;
+    const bool has_row = kWhole || row < task.rows;  // threads without a row take part in the sums alone
+    const int64_t width = has_row ? task.width : 0;
     float inverse = 0, product = 0;
     Operands<T, N> held{};
-    if (row < end) {
+    if (has_row) {
       inverse = task.rstd[row];
-      if (first < task.width) held = load_operands<N, kAligned>(task, base + first);
+      if (has_pack) held = load_operands<N, kAligned>(task, base + first);
     }
-    if (first < width) product = product_of<kAligned>(held, task.gain + first, inverse);
+    if (has_row && has_pack) product = product_of(held, gains, inverse);
     for (int64_t i = beyond; i < width; i += step)
-      product += product_of<kAligned>(load_operands<N, kAligned>(task, base + i), task.gain + i, inverse);
+      product += product_of(load_operands<N, kAligned>(task, base + i), load<N, kAligned>(task.gain + i), inverse);
     product = reduce_lanes(product, lanes, Sum());
-    if (task.products != nullptr && row < end) product = inverse * task.products[row];
+    if (task.products != nullptr && has_row) product = inverse * task.products[row];
     const float mean = product / task.whole;
-    if (first < width)
-      differentiate<kAligned>(held, task.gain + first, inverse, mean, residual, sums, task.d_x + base + first);
+    if (has_row && has_pack)
+      differentiate<kAligned>(held, gains, inverse, mean, residual, sums, task.d_x + base + first);
     for (int64_t i = beyond; i < width; i += step) {
       Pack<float, N> sum = load<N>(d_gain + i);
-      differentiate<kAligned>(load_operands<N, kAligned>(task, base + i), task.gain + i, inverse, mean, residual, sum,
-                              task.d_x + base + i);
+      differentiate<kAligned>(load_operands<N, kAligned>(task, base + i), load<N, kAligned>(task.gain + i), inverse,
+                              mean, residual, sum, task.d_x + base + i);
       store(d_gain + i, sum);
     }
   }
 
   float* to = groups == 1 ? d_gain : of_group + group * task.width;
-  if (first < task.width) store<false>(to + first, sums);
+  if (has_pack) store<false>(to + first, sums);
   if (groups == 1) return;
   __syncthreads();
   for (int64_t i = threadIdx.x; i < task.width; i += blockDim.x) {
@@ -273,15 +269,24 @@ __global__ void __launch_bounds__(kMaxLanes, 2) norm_backward_kernel(NormBackwar
   }
 }
 
+int64_t count_row_blocks(int64_t rows) { return std::min(rows, kMaxRowBlocks); }
+
 template <class T>
-void run_backward(Stream& stream, const NormBackward<T>& task, int64_t blocks) {
+void run_backward(Stream& stream, const NormBackward<T>& task) {
   with_row_packs<T>(task.width, allow_packs<kWidePack<T>>(task.x, task.d_y, task.d_residual, task.gain, task.d_x),
                     [&](auto pack, auto aligned) {
                       constexpr int N = decltype(pack)::value;
-                      const Groups groups = group_threads(ceil_div(task.width, N), 1);
-                      const int64_t shared = groups.rows() > 1 ? groups.rows() * task.width : 0;
-                      launch(stream, norm_backward_kernel<T, N, decltype(aligned)::value>, blocks, groups.threads,
-                             static_cast<size_t>(shared) * sizeof(float), task, groups.lanes);
+                      constexpr bool kAligned = decltype(aligned)::value;
+                      const int64_t packs = ceil_div(task.width, N), blocks = count_row_blocks(task.rows);
+                      if (const Groups groups = group_threads(packs, 1);
+                          groups.lanes > kWave && task.width % (64 * N) == 0 && packs <= kMaxWholeLanes) {
+                        const int lanes = static_cast<int>(packs);
+                        launch(stream, norm_backward_kernel<T, N, kAligned, true>, blocks, lanes, 0, task, lanes);
+                      } else {
+                        const int64_t shared = groups.rows() > 1 ? groups.rows() * task.width : 0;
+                        launch(stream, norm_backward_kernel<T, N, kAligned, false>, blocks, groups.threads,
+                               static_cast<size_t>(shared) * sizeof(float), task, groups.lanes);
+                      }
                     });
 }
 
@@ -352,25 +357,23 @@ void rms_norm_apply(Stream& stream, TensorView x, TensorView gain, TensorView rs
 }
 
 int64_t norm_workspace_bytes(int64_t rows, int64_t width) {
-  return ceil_div(cut_rows(rows).count * width * static_cast<int64_t>(sizeof(float)), 64) * 64;
+  return ceil_div(count_row_blocks(rows) * width * static_cast<int64_t>(sizeof(float)), 64) * 64;
 }
 
 void rms_norm_backward(Stream& stream, TensorView x, TensorView gain, TensorView rstd, TensorView d_y,
                        TensorView d_residual, TensorView d_x, TensorView d_gain, RowSums products) {
   const int64_t width = x.cols(), rows = x.rows();
   const bool with_residual = d_residual.data != nullptr;
-  const RowBlocks blocks = cut_rows(rows);
+  const int64_t blocks = count_row_blocks(rows);
   WorkspaceFrame frame(stream.workspace());
-  auto* sums = frame.take<float>(static_cast<size_t>(blocks.count * width));
+  auto* sums = frame.take<float>(static_cast<size_t>(blocks * width));
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
-    run_backward<T>(
-        stream,
-        {x.as<T>(), d_y.as<T>(), with_residual ? d_residual.as<T>() : nullptr, gain.as<float>(), rstd.as<float>(),
-         d_x.as<T>(), sums, rows, blocks.rows_per_block, width, values_of(products), width_of(products, width)},
-        blocks.count);
+    run_backward<T>(stream,
+                    {x.as<T>(), d_y.as<T>(), with_residual ? d_residual.as<T>() : nullptr, gain.as<float>(),
+                     rstd.as<float>(), d_x.as<T>(), sums, rows, width, values_of(products), width_of(products, width)});
   });
-  add_rows(stream, sums, blocks.count, width, d_gain.as<float>());
+  add_rows(stream, sums, blocks, width, d_gain.as<float>());
 }
 
 void row_products(Stream& stream, TensorView a, TensorView b, TensorView gain, TensorView sums) {
