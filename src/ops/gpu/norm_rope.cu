@@ -1,6 +1,7 @@
 // RMS normalisation of heads with a rotation, in one pass, for bf16 heads of 64 or 128 elements whose halves form
-// pairs; others take the two operators. A group of neighbouring threads takes heads of one token, so that it loads the
-// token's angles once. Each of its threads has a pack of either half: the pairs of its packs are its own.
+// pairs; others take the two operators. A group of neighbouring threads takes two heads of one token: it loads both
+// before it computes, and the token's angles once. Groups that run at the same time take neighbouring heads. Each
+// thread has a pack of either half: the pairs of its packs are its own.
 #include "ops/norm_rope.h"
 
 #include "ops/composed_norm_rope.h"
@@ -14,26 +15,47 @@ namespace mw::gpu {
 namespace {
 
 constexpr int kBlock = 256, kPerPack = kWidePack<bf16>;
-constexpr int64_t kGroups = 16384;  // that fill a device: as many tokens' heads are taken at a time
+constexpr int kHeadsOfUnit = 2;  // of one token: what a group takes at a time
 
 using HeadPack = Pack<bf16, kPerPack>;
 using WidePack = Pack<float, kPerPack>;
 
-// A unit is `heads_of_unit` heads of a token.
 struct Heads {
   int64_t tokens, positions;
-  int heads, heads_of_unit;
+  int heads;
   const float *gain, *cosine, *sine;
   const int32_t* first;  // as in ops/rope.h, or null
 
-  __host__ __device__ int parts() const { return (heads + heads_of_unit - 1) / heads_of_unit; }
+  __host__ __device__ int64_t parts() const { return (heads + kHeadsOfUnit - 1) / kHeadsOfUnit; }
   __host__ __device__ int64_t units() const { return tokens * parts(); }
 };
 
-// What a thread has of a head with kLanes threads: packs of both halves.
-struct Halves {
-  WidePack left, right;
+// The heads of a unit. Those that do not exist are loaded from the place of the last one: loads without a condition all
+// begin before the first one ends.
+struct Unit {
+  int64_t token, rows[kHeadsOfUnit];  // rows: of [tokens * heads]
+  int count;                          // of heads that exist
+
+  // A GPU has no room for 2^32 heads. Divisions of 64 bits take longer.
+  __device__ Unit(const Heads& all, int64_t unit) {
+    const auto parts = static_cast<uint32_t>(all.parts()), at = static_cast<uint32_t>(unit);
+    const int first = static_cast<int>(at % parts) * kHeadsOfUnit;
+    const bool is_there = unit < all.units();
+    token = is_there ? at / parts : all.tokens - 1;
+    count = is_there ? min(kHeadsOfUnit, all.heads - first) : 0;
+#pragma unroll
+    for (int i = 0; i < kHeadsOfUnit; ++i) rows[i] = token * all.heads + min(first + i, all.heads - 1);
+  }
 };
+
+// What a thread has of a head with kLanes threads: packs of both halves.
+template <class Part>
+struct Halves {
+  Part left, right;
+};
+using WideHalves = Halves<WidePack>;
+__device__ inline WideHalves widen(const Halves<HeadPack>& x) { return {gpu::widen(x.left), gpu::widen(x.right)}; }
+
 template <int kLanes>
 __device__ int lane_of_head() {
   return static_cast<int>(threadIdx.x) % kLanes;
@@ -43,24 +65,30 @@ constexpr int kHalf = kLanes* kPerPack;  // elements
 
 // Of a head's elements, or of as many gains.
 template <int kLanes, class T>
-__device__ Halves load_halves(const T* from) {
+__device__ Halves<Pack<T, kPerPack>> load_halves(const T* from) {
   const T* const own = from + lane_of_head<kLanes>() * kPerPack;
-  return {widen(load<kPerPack>(own)), widen(load<kPerPack>(own + kHalf<kLanes>))};
+  return {load<kPerPack>(own), load<kPerPack>(own + kHalf<kLanes>)};
 }
 template <int kLanes>
-__device__ void store_halves(bf16* to, const Halves& x) {
+__device__ void load_heads(const bf16* from, const Unit& unit, Halves<HeadPack> (&heads)[kHeadsOfUnit]) {
+#pragma unroll
+  for (int i = 0; i < kHeadsOfUnit; ++i) heads[i] = load_halves<kLanes>(from + unit.rows[i] * 2 * kHalf<kLanes>);
+}
+template <int kLanes>
+__device__ void store_halves(bf16* to, const WideHalves& x) {
   bf16* const own = to + lane_of_head<kLanes>() * kPerPack;
   store(own, round_pack<bf16>(x.left));
   store(own + kHalf<kLanes>, round_pack<bf16>(x.right));
 }
 template <int kLanes>
 __device__ Angles<kPerPack> angles_of(const Heads& task, int64_t token, float sign) {
-  const int64_t position = token % task.positions - (task.first == nullptr ? 0 : task.first[token]);
+  const uint32_t place = static_cast<uint32_t>(token) % static_cast<uint32_t>(task.positions);
+  const int64_t position = int64_t{place} - (task.first == nullptr ? 0 : task.first[token]);
   const int64_t at = position * kHalf<kLanes> + lane_of_head<kLanes>() * kPerPack;
   return load_angles<kPerPack>(task.cosine + at, task.sine + at, sign);
 }
 
-__device__ inline WidePack round_to_bf16(const WidePack& x) { return widen(round_pack<bf16>(x)); }
+__device__ inline WidePack round_to_bf16(const WidePack& x) { return gpu::widen(round_pack<bf16>(x)); }
 __device__ inline float sum_of_squares(const WidePack& x) {
   float sum = 0;
 #pragma unroll
@@ -77,32 +105,27 @@ struct Forward {
   float eps;
 };
 
+// Threads beyond the last unit take part in the sums alone.
 template <int kLanes>
-__global__ void __launch_bounds__(kBlock) norm_rope_kernel(Forward task) {
+__global__ void __launch_bounds__(kBlock, 3) norm_rope_kernel(Forward task) {
   constexpr int kWidth = 2 * kHalf<kLanes>;
-  const int64_t unit = (static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x) / kLanes;
-  const int parts = task.all.parts(), first = static_cast<int>(unit % parts) * task.all.heads_of_unit;
-  const int64_t token = unit / parts;
-  // Threads beyond the last unit take part in the sums alone.
-  const int count = token < task.all.tokens ? min(task.all.heads_of_unit, task.all.heads - first) : 0;
-  const int64_t row = token * task.all.heads + first;
-  Angles<kPerPack> angles{};
-  if (count > 0) angles = angles_of<kLanes>(task.all, token, 1.0f);
-  const Halves gain = load_halves<kLanes>(task.all.gain);
-
-  Halves next{};
-  if (count > 0) next = load_halves<kLanes>(task.x + row * kWidth);
-  for (int i = 0; i < task.all.heads_of_unit; ++i) {
-    Halves x = next;
-    if (i + 1 < count) next = load_halves<kLanes>(task.x + (row + i + 1) * kWidth);
+  const Unit unit(task.all, (static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x) / kLanes);
+  Halves<HeadPack> heads[kHeadsOfUnit];
+  load_heads<kLanes>(task.x, unit, heads);
+  const Angles<kPerPack> angles = angles_of<kLanes>(task.all, unit.token, 1.0f);
+  const WideHalves gain = load_halves<kLanes>(task.all.gain);
+#pragma unroll
+  for (int i = 0; i < kHeadsOfUnit; ++i) {
+    WideHalves x = widen(heads[i]);
     float inverse = 0;
     if (task.given == nullptr) {
       const float squares = reduce_lanes(sum_of_squares(x.left) + sum_of_squares(x.right), kLanes, Sum());
       inverse = 1.0f / sqrtf(squares / static_cast<float>(kWidth) + task.eps);
     }
-    if (i >= count) continue;
-    if (task.given != nullptr) inverse = task.given[row + i];
-    else if (lane_of_head<kLanes>() == 0) task.rstd[row + i] = inverse;
+    if (i >= unit.count) continue;
+    const int64_t row = unit.rows[i];
+    if (task.given != nullptr) inverse = task.given[row];
+    else if (lane_of_head<kLanes>() == 0) task.rstd[row] = inverse;
 #pragma unroll
     for (int k = 0; k < kPerPack; ++k) {
       x.left.at[k] = gain.left.at[k] * (x.left.at[k] * inverse);
@@ -110,7 +133,7 @@ __global__ void __launch_bounds__(kBlock) norm_rope_kernel(Forward task) {
     }
     x = {round_to_bf16(x.left), round_to_bf16(x.right)};
     turn(x.left, x.right, angles);
-    store_halves<kLanes>(task.y + (row + i) * kWidth, x);
+    store_halves<kLanes>(task.y + row * kWidth, x);
   }
 }
 
@@ -148,39 +171,30 @@ template <int kLanes>
 __global__ void __launch_bounds__(kBlock, 2) norm_rope_backward_kernel(Backward task) {
   constexpr int kWidth = 2 * kHalf<kLanes>, kGroupsOfBlock = kBlock / kLanes;
   __shared__ float of_group[kGroupsOfBlock][kWidth];
-  const int group = static_cast<int>(threadIdx.x) / kLanes, parts = task.all.parts();
+  const int group = static_cast<int>(threadIdx.x) / kLanes;
   const int64_t units = task.all.units(), step = static_cast<int64_t>(gridDim.x) * kGroupsOfBlock;
-  const Halves gain = load_halves<kLanes>(task.all.gain);
-  Halves sums{};
+  const WideHalves gain = load_halves<kLanes>(task.all.gain);
+  WideHalves sums{};
   for (int64_t begin = static_cast<int64_t>(blockIdx.x) * kGroupsOfBlock; begin < units; begin += step) {
-    const int64_t unit = begin + group, token = unit / parts;
-    const int first = static_cast<int>(unit % parts) * task.all.heads_of_unit;
-    const int count = unit < units ? min(task.all.heads_of_unit, task.all.heads - first) : 0;
-    const int64_t row = token * task.all.heads + first;
-    Angles<kPerPack> angles{};
-    if (count > 0) angles = angles_of<kLanes>(task.all, token, -1.0f);
-    Halves next_x{}, next_d{};
-    if (count > 0) {
-      next_x = load_halves<kLanes>(task.x + row * kWidth);
-      next_d = load_halves<kLanes>(task.d + row * kWidth);
-    }
-    for (int i = 0; i < task.all.heads_of_unit; ++i) {
-      Halves n = next_x, d = next_d;
-      if (i + 1 < count) {
-        next_x = load_halves<kLanes>(task.x + (row + i + 1) * kWidth);
-        next_d = load_halves<kLanes>(task.d + (row + i + 1) * kWidth);
-      }
-      const float inverse = i < count ? task.rstd[row + i] : 0.0f;
+    const Unit unit(task.all, begin + group);
+    Halves<HeadPack> x[kHeadsOfUnit], d_y[kHeadsOfUnit];
+    load_heads<kLanes>(task.x, unit, x);
+    load_heads<kLanes>(task.d, unit, d_y);
+    const Angles<kPerPack> angles = angles_of<kLanes>(task.all, unit.token, -1.0f);
+#pragma unroll
+    for (int i = 0; i < kHeadsOfUnit; ++i) {
+      const float inverse = i < unit.count ? task.rstd[unit.rows[i]] : 0.0f;
+      WideHalves n = widen(x[i]), d = widen(d_y[i]);
       scale(n.left, inverse);
       scale(n.right, inverse);
       turn(d.left, d.right, angles);
       float products = weigh(d.left, n.left, gain.left, sums.left);
       products += weigh(d.right, n.right, gain.right, sums.right);
       const float mean = reduce_lanes(products, kLanes, Sum()) / static_cast<float>(kWidth);
-      if (i >= count) continue;
+      if (i >= unit.count) continue;
       project(d.left, n.left, mean, inverse);
       project(d.right, n.right, mean, inverse);
-      store_halves<kLanes>(task.d + (row + i) * kWidth, d);
+      store_halves<kLanes>(task.d + unit.rows[i] * kWidth, d);
     }
   }
 
@@ -212,12 +226,9 @@ bool with_lanes(const TensorView& x_THh, const TensorView& gain, const Rotation&
 }
 
 Heads heads_of(const TensorView& x_THh, const TensorView& gain, const Rotation& rotation) {
-  const int64_t tokens = x_THh.dim(0), heads = x_THh.dim(1);
-  const int64_t of_unit = std::clamp<int64_t>(tokens * heads / kGroups, 1, std::max<int64_t>(heads, 1));
-  return {tokens,
+  return {x_THh.dim(0),
           rotation.cos_Sp.dim(0),
-          static_cast<int>(heads),
-          static_cast<int>(of_unit),
+          static_cast<int>(x_THh.dim(1)),
           gain.as<float>(),
           rotation.cos_Sp.as<float>(),
           rotation.sin_Sp.as<float>(),
