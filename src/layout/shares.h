@@ -56,6 +56,7 @@ struct LocalBatch {
   int64_t all = 0;    // samples of all DP ranks together
   int64_t tokens() const { return sequences * seq_len; }
   int64_t most_tokens() const { return most * seq_len; }
+  bool operator==(const LocalBatch&) const = default;
 };
 // The part of DP rank `rank` of `dp`. Errors: as samples_by_rank.
 LocalBatch make_local_batch(const RunSpec& run, int64_t dp, int64_t rank);

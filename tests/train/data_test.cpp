@@ -1,5 +1,6 @@
 // The order of samples, and who reads which.
 #include "train/data/data.h"
+#include "train/data/read_ahead.h"
 
 #include <algorithm>
 #include <limits>
@@ -224,8 +225,9 @@ TEST(ReadStep, SlicesOfAllRanksMakeTheWholeBatch) {
       for (const int64_t cursor : {int64_t{0}, int64_t{16}, int64_t{99984}, int64_t{-1}}) {
         const auto read = [&](const RunSpec& spec, int ranks, int rank, size_t j, Tokens& ids, Tokens& labels) {
           const Plan plan = make_plan(model, spec, ranks, rank, {});
-          const MicroBatch batch = cursor < 0 ? read_validation(order, plan, 3, 5)
-                                              : read_step(order, plan, cursor, plan.run.train.micro_batches).at(j);
+          const MicroBatch batch =
+              cursor < 0 ? read_validation(order, plan, 3, 5)
+                         : read_step(order, part_of_step(plan, cursor, plan.run.train.micro_batches)).at(j);
           EXPECT_EQ(batch.sequences * ranks, 8);
           append(batch, ids, labels);
         };
@@ -294,7 +296,8 @@ TEST(ReadStep, DocumentsComeWithTheSamples) {
             inner += begins;
           }
         };
-        for (const MicroBatch& batch : read_step(*training, plan, 5, plan.run.train.micro_batches)) check(batch);
+        for (const MicroBatch& batch : read_step(*training, part_of_step(plan, 5, plan.run.train.micro_batches)))
+          check(batch);
         check(read_validation(*validation, plan, 1, 3));
         EXPECT_EQ(inner > 0, masked);
       }
@@ -405,7 +408,7 @@ TEST(ReadStep, NeighbouringStepsShareNoSample) {
   const Plan plan = make_plan(build_native_model(run.native), run, 1, 0, {});
   std::set<int32_t> starts;
   for (int64_t step = 0; step < 4; ++step)  // 4 x 16 samples are one epoch of 64
-    for (const MicroBatch& batch : read_step(order, plan, step * 16, plan.run.train.micro_batches))
+    for (const MicroBatch& batch : read_step(order, part_of_step(plan, step * 16, plan.run.train.micro_batches)))
       for (size_t at = 0; at < batch.ids.size(); at += 9) starts.insert(batch.ids[at]);
   EXPECT_EQ(starts.size(), 64u);
 }
@@ -427,7 +430,8 @@ TEST(ReadStep, ARampReadsEverySampleOnce) {
       for (int64_t j = 0; j < micro_batches; ++j)
         for (int rank = 0; rank < ranks; ++rank) {
           const Plan plan = make_plan(model, run, ranks, rank, {});
-          const MicroBatch batch = read_step(order, plan, cursor, micro_batches).at(static_cast<size_t>(j));
+          const MicroBatch batch =
+              read_step(order, part_of_step(plan, cursor, micro_batches)).at(static_cast<size_t>(j));
           for (size_t at = 0; at < batch.ids.size(); at += 9) read.push_back(batch.ids[at]);
         }
     }
@@ -439,6 +443,41 @@ TEST(ReadStep, ARampReadsEverySampleOnce) {
     }
     EXPECT_EQ(read, expected) << ranks << " " << shares;
   }
+}
+
+void expect_same(const std::vector<MicroBatch>& got, const std::vector<MicroBatch>& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t j = 0; j < got.size(); ++j) {
+    EXPECT_EQ(got[j].ids, expected[j].ids);
+    EXPECT_EQ(got[j].labels, expected[j].labels);
+  }
+}
+
+TEST(ReadAhead, GivesWhatReadStepGives) {
+  const SampleOrder order(counting_tokens(50 * 9 + 1), 9, 1000, 11);
+  const StepPart first{{2, 9, 1, 4, 8}, 16, 2, false}, other{{2, 9, 1, 4, 8}, 32, 2, false};
+  ReadAhead reader(order);
+  expect_same(reader.take(first), read_step(order, first));  // nothing was started
+  reader.start(first);
+  expect_same(reader.take(first), read_step(order, first));
+  reader.start(first);
+  expect_same(reader.take(other), read_step(order, other));
+  reader.start(other);
+  reader.start(first);
+  expect_same(reader.take(first), read_step(order, first));
+}
+
+TEST(ReadAhead, ErrorsComeWhereTheStepIsTaken) {
+  const SampleOrder order(counting_tokens(50 * 9 + 1), 9, 300, 11);  // the last third is outside the vocabulary
+  const StepPart all{{50, 9, 0, 50, 50}, 0, 1, false};
+  {
+    ReadAhead reader(order);
+    reader.start(all);
+    EXPECT_THROW(reader.take(all), Error);
+  }
+  ReadAhead reader(order);
+  reader.start(all);
+  EXPECT_TRUE(reader.take({}).empty());
 }
 
 }  // namespace

@@ -276,36 +276,42 @@ namespace {
 
 // This rank's slice of a micro-batch; `sample` reads the i-th sample of the whole micro-batch.
 template <class ReadSample>
-MicroBatch read_slice(const Plan& plan, const ReadSample& sample) {
-  const int64_t sequences = plan.batch.sequences, length = plan.batch.seq_len;
-  const auto tokens = static_cast<size_t>(sequences * length);
-  MicroBatch slice{std::vector<int32_t>(tokens), std::vector<int32_t>(tokens), sequences, length};
-  if (plan.run.data.document_mask) slice.document_starts.resize(tokens);
-  for (int64_t b = 0; b < sequences; ++b) {
+MicroBatch read_slice(const LocalBatch& batch, bool document_starts, const ReadSample& sample) {
+  const int64_t length = batch.seq_len;
+  const auto tokens = static_cast<size_t>(batch.tokens());
+  MicroBatch slice{std::vector<int32_t>(tokens), std::vector<int32_t>(tokens), batch.sequences, length};
+  if (document_starts) slice.document_starts.resize(tokens);
+  for (int64_t b = 0; b < batch.sequences; ++b) {
     const auto part = [&](std::vector<int32_t>& of) {
       return of.empty() ? std::span<int32_t>()
                         : std::span(of).subspan(static_cast<size_t>(b * length), static_cast<size_t>(length));
     };
-    sample(plan.batch.first + b, part(slice.ids), part(slice.labels), part(slice.document_starts));
+    sample(batch.first + b, part(slice.ids), part(slice.labels), part(slice.document_starts));
   }
   return slice;
 }
 
 }  // namespace
 
-std::vector<MicroBatch> read_step(const SampleOrder& order, const Plan& plan, int64_t cursor, int64_t micro_batches) {
+StepPart part_of_step(const Plan& plan, int64_t cursor, int64_t micro_batches) {
+  return {plan.batch, cursor, micro_batches, plan.run.data.document_mask};
+}
+
+std::vector<MicroBatch> read_step(const SampleOrder& order, const StepPart& part) {
   std::vector<MicroBatch> batches;
-  for (int64_t j = 0; j < micro_batches; ++j)
-    batches.push_back(
-        read_slice(plan, [&](int64_t i, auto... parts) { order.shuffled(cursor + j * plan.batch.all + i, parts...); }));
+  for (int64_t j = 0; j < part.micro_batches; ++j)
+    batches.push_back(read_slice(part.batch, part.document_starts, [&](int64_t i, auto... parts) {
+      order.shuffled(part.cursor + j * part.batch.all + i, parts...);
+    }));
   return batches;
 }
 
 MicroBatch read_windows(const SampleOrder& order, const Plan& plan, std::span<const Window> windows) {
-  return read_slice(plan, [&](int64_t i, std::span<int32_t> ids, std::span<int32_t> labels, std::span<int32_t> starts) {
-    if (i < std::ssize(windows)) order.read(windows[static_cast<size_t>(i)], ids, labels, starts);
-    else std::fill(labels.begin(), labels.end(), kIgnoreLabel);
-  });
+  return read_slice(plan.batch, plan.run.data.document_mask,
+                    [&](int64_t i, std::span<int32_t> ids, std::span<int32_t> labels, std::span<int32_t> starts) {
+                      if (i < std::ssize(windows)) order.read(windows[static_cast<size_t>(i)], ids, labels, starts);
+                      else std::fill(labels.begin(), labels.end(), kIgnoreLabel);
+                    });
 }
 
 }  // namespace mw

@@ -105,9 +105,19 @@ std::string find_loss_mask(const RunSpec& run);
 // data, when a token is outside the model's vocabulary.
 void check_vocabulary(const SampleOrder& order, const RunSpec& run, int64_t vocab);
 
-// Reads this rank's part of `micro_batches` micro-batches of all ranks, which begin at sample `cursor`. Errors, also of
-// read_windows: those of SampleOrder::shuffled.
-std::vector<MicroBatch> read_step(const SampleOrder& order, const Plan& plan, int64_t cursor, int64_t micro_batches);
+// What one rank reads for a step.
+struct StepPart {
+  LocalBatch batch;    // of each micro-batch
+  int64_t cursor = 0;  // the first sample of the step, of all ranks
+  int64_t micro_batches = 0;
+  bool document_starts = false;  // reads them, too
+  bool operator==(const StepPart&) const = default;
+};
+StepPart part_of_step(const Plan& plan, int64_t cursor, int64_t micro_batches);
+
+// Reads this rank's part of a step's micro-batches. Safe from many threads. Errors, also of read_windows: those of
+// SampleOrder::shuffled.
+std::vector<MicroBatch> read_step(const SampleOrder& order, const StepPart& part);
 // Reads this rank's windows of those of a micro-batch of all ranks; where there are too few, sequences without labels.
 MicroBatch read_windows(const SampleOrder& order, const Plan& plan, std::span<const Window> windows);
 

@@ -44,7 +44,7 @@ Measured measure(Engine& engine, const SampleOrder& samples) {
   Trace& trace = engine.stream.trace();
   if (lane_of(engine) == Lane::compute) trace.time_device(&engine.stream.queue());
   const std::vector<Batch> batches =
-      stage(engine, read_step(samples, engine.plan, 0, engine.plan.run.train.micro_batches));
+      stage(engine, read_step(samples, part_of_step(engine.plan, 0, engine.plan.run.train.micro_batches)));
   trace.keep_events(true);
   Measured measured;
   std::vector<double> all, experts;

@@ -37,8 +37,8 @@ StepStats train_step(Engine& engine, const SampleOrder& samples, RunState& state
   const RunSpec& run = engine.plan.run;
   const int64_t step = state.step + 1;
   begin_step(engine.world, run, step);
-  const std::vector<Batch> batches =
-      stage(engine, read_step(samples, engine.plan, state.samples, micro_batches_of_step(run.train, step)));
+  const std::vector<Batch> batches = stage(
+      engine, read_step(samples, part_of_step(engine.plan, state.samples, micro_batches_of_step(run.train, step))));
   StepStats stats = accumulate_gradients(engine, batches, forced_taps(engine.plan, step));
   require_finite(engine, stats, step);
   update_unless_spike(engine, stats, state);

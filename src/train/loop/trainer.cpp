@@ -26,6 +26,7 @@
 #include "train/checkpoint/shared_folder.h"
 #include "train/data/comm_ranks.h"
 #include "train/data/data.h"
+#include "train/data/read_ahead.h"
 #include "train/loop/balancer.h"
 #include "train/loop/console.h"
 #include "train/loop/dry_run.h"
@@ -69,6 +70,7 @@ class Trainer {
   void time_device_from(int64_t step);
   bool train_step(int64_t step);
   StepStats compute_step(int64_t step);
+  std::vector<Batch> read_batches(int64_t step);
   void report(const StepStats& stats, int64_t step);
   void change_run_after(const StepStats& stats, int64_t step);
   void validate(int64_t step);
@@ -89,6 +91,7 @@ class Trainer {
   Console console_;
   std::unique_ptr<OutputLock> folder_lock_;  // of the leader
   std::unique_ptr<SampleOrder> data_;
+  std::optional<ReadAhead> reader_;  // of data_
   std::unique_ptr<RunValidation> validation_;
   std::unique_ptr<FinalSample> sample_;
   std::unique_ptr<Engine> engine_;
@@ -137,6 +140,7 @@ void Trainer::prepare() {
   }
   if (!options_.dry_run && !run_.checkpoint.dir.empty()) check_shared_folder(world_.comm(), run_.checkpoint.dir);
   data_ = open_samples(run_, model.vocab, false, CommRanks(world_.comm()));
+  reader_.emplace(*data_);
   state_.data_tokens = data_->tokens();
   validation_ = std::make_unique<RunValidation>(world_.comm(), run_, model, *data_);
   sample_ = std::make_unique<FinalSample>(world_.comm(), run_, model);
@@ -309,12 +313,7 @@ StepStats Trainer::compute_step(int64_t step) {
     times_.forget();
     shares_->forget();
   }
-  std::vector<Batch> batches;
-  {
-    const TraceScope scope(engine_->stream.trace(), Work::data, "read_step");
-    batches =
-        stage(*engine_, read_step(*data_, engine_->plan, state_.samples, micro_batches_of_step(run_.train, step)));
-  }
+  const std::vector<Batch> batches = read_batches(step);
   const StepStats stats = accumulate_gradients(*engine_, batches, forced_taps(engine_->plan, step));
   times_.end_gradients(engine_->stream.trace());
   if (finish_save() && stop_requested(world_.comm())) {  // what was saved is the run's last step
@@ -331,6 +330,16 @@ StepStats Trainer::compute_step(int64_t step) {
   shares_->end_step(*engine_, times_.last(), step);
   trained_samples_ += static_cast<double>(samples);
   return stats;
+}
+
+std::vector<Batch> Trainer::read_batches(int64_t step) {
+  const TraceScope scope(engine_->stream.trace(), Work::data, "read_step");
+  const auto part_of = [&](int64_t of, int64_t cursor) {
+    return part_of_step(engine_->plan, cursor, micro_batches_of_step(run_.train, of));
+  };
+  std::vector<Batch> batches = stage(*engine_, reader_->take(part_of(step, state_.samples)));
+  if (step < run_.train.steps) reader_->start(part_of(step + 1, state_.samples + samples_of_step(run_.train, step)));
+  return batches;
 }
 
 void Trainer::change_run_after(const StepStats& stats, int64_t step) {
@@ -422,8 +431,8 @@ Exit Trainer::dry_run() {
   if (leader_) start = check_start(engine_->plan, state_.data_tokens);
   if (const std::string metrics = metrics_file(run_); leader_ && !metrics.empty()) wait_for_writer(metrics, {});
   world_.comm().all_reduce_max(std::span(&start.state.samples, 1));
-  read_step(*data_, engine_->plan, start.state.samples,
-            run_.train.micro_batches);  // tokens outside the vocabulary are refused
+  read_step(*data_, part_of_step(engine_->plan, start.state.samples,
+                                 run_.train.micro_batches));  // tokens outside the vocabulary are refused
   std::array<int64_t, 2> memory = {bytes_.total(), -free_memory_};
   world_.comm().all_reduce_max(std::span(memory));
   for (const std::string& line : start.changes) say("{}", line);

@@ -41,7 +41,7 @@ bool TransportChooser::choose_by_first_batch(RunSpec& run, const ModelSpec& mode
   Engine engine(model, run, world, threads, place);
   set_first_weights(engine);
   const std::vector<Batch> batch =
-      stage(engine, read_step(samples, engine.plan, 0, engine.plan.run.train.micro_batches));
+      stage(engine, read_step(samples, part_of_step(engine.plan, 0, engine.plan.run.train.micro_batches)));
   const StepStats stats = accumulate_gradients(engine, batch, forced_taps(engine.plan, 1));
   TransportChoice choice;
   if (world.rank() == 0)

@@ -1,0 +1,15 @@
+#include "train/data/read_ahead.h"
+
+namespace mw {
+
+void ReadAhead::start(const StepPart& part) {
+  part_ = part;
+  batches_ = std::async(std::launch::async, [&order = order_, part] { return read_step(order, part); });
+}
+
+std::vector<MicroBatch> ReadAhead::take(const StepPart& part) {
+  if (batches_.valid() && part == part_) return batches_.get();
+  return read_step(order_, part);
+}
+
+}  // namespace mw
