@@ -171,15 +171,14 @@ struct Combine {
   int top_k;
 };
 
-// Rows of a token that are loaded before the first is added, so that loads overlap.
-constexpr int kRowsAtOnce = 8;
 // Packs that a lane sums in turn. Wide tokens are split over several waves, so that tokens with many rows do not finish
 // last.
 constexpr int kStepsOfSlice = 4;
 
 // One wave per slice of a token; each lane sums kCount neighbouring elements at a time. base may be out: each element
-// is read before it is written, by the same lane.
-template <class T, int kCount>
+// is read before it is written, by the same lane. kRowsAtOnce: rows of a token that are loaded before the first is
+// added, so that loads overlap.
+template <class T, int kCount, int kRowsAtOnce>
 __global__ void combine_kernel(Combine<T> task) {
   const int64_t wave = static_cast<int64_t>(blockIdx.x) * kWavesPerBlock + threadIdx.x / kWave;
   const int64_t t = wave / task.slices, begin = wave % task.slices * task.slice;
@@ -215,6 +214,14 @@ __global__ void combine_kernel(Combine<T> task) {
     }
     store(task.out + at, round_pack<T>(sums));
   }
+}
+
+// Calls body with the rows that a lane loads at once for top_k choices, as the value of a type.
+template <class Body>
+void with_rows_at_once(int64_t top_k, const Body& body) {
+  if (top_k <= 2) body(std::integral_constant<int, 2>());
+  else if (top_k <= 4) body(std::integral_constant<int, 4>());
+  else body(std::integral_constant<int, 8>());
 }
 
 int64_t bytes_taken(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
@@ -293,8 +300,11 @@ void combine_rows(Stream& stream, TensorView y_RD, TensorView row_of_TK, TensorV
                                 ceil_div(steps, slices) * step,
                                 slices,
                                 static_cast<int>(K)};
-    launch(stream, wide ? combine_kernel<Element, kWidePack<Element>> : combine_kernel<Element, 1>,
-           ceil_div(T * slices, kWavesPerBlock), kThreads, 0, task);
+    with_rows_at_once(K, [&](auto rows) {
+      constexpr int kRows = decltype(rows)::value;
+      launch(stream, wide ? combine_kernel<Element, kWidePack<Element>, kRows> : combine_kernel<Element, 1, kRows>,
+             ceil_div(T * slices, kWavesPerBlock), kThreads, 0, task);
+    });
   });
 }
 
