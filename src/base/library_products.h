@@ -2,7 +2,10 @@
 // operators follow this rule, and the planner, which does not link them, predicts times with it.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/kinds.h"
 
@@ -17,6 +20,13 @@ constexpr double kLibraryFlops = 1e11;
 inline bool library_multiplies(ExpertProducts by, double rows, int64_t n, int64_t k) {
   const double flops = 2 * rows * static_cast<double>(n) * static_cast<double>(k);
   return by == ExpertProducts::per_expert || (by == ExpertProducts::automatic && flops >= kLibraryFlops);
+}
+
+// Rows of the average expert that has any. offsets: as in ops/matmul.h.
+inline double average_rows(std::span<const int64_t> offsets) {
+  int64_t experts = 0;
+  for (size_t e = 1; e < offsets.size(); ++e) experts += offsets[e] > offsets[e - 1] ? 1 : 0;
+  return static_cast<double>(offsets.back() - offsets.front()) / static_cast<double>(std::max<int64_t>(experts, 1));
 }
 
 }  // namespace mw

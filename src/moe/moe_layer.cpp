@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "base/library_products.h"
 #include "ops/bias.h"
 #include "ops/elementwise.h"
 #include "ops/mixed_matmul.h"
 #include "ops/row_gate.h"
+#include "ops/token_layout.h"
 
 namespace mw {
 namespace {
@@ -26,6 +28,20 @@ void fp32_product_backward(Stream& stream, TensorView x_TD, const Weight& weight
     mixed_matmul_d_input(stream, d_out_TN, weight, d_x_TD);
     mixed_matmul_d_weight(stream, d_out_TN, x_TD, d_weight);
   }
+}
+
+// A GPU's matrix library reads rows side by side. Those of d_out, which two products read, are gathered once, into the
+// place of d_x, which is written after both.
+ExpertBatch gather_for_library(Stream& stream, ExpertBatch batch, const ExpertWeights& weights, ExpertProducts by) {
+  const bool apart = batch.in.index != nullptr && batch.out.index == nullptr && !weights.down.empty();
+  if (stream.device().kind == DeviceKind::cpu || !apart ||
+      !library_multiplies(by, average_rows(batch.offsets), weights.down[0].n, weights.down[0].k))
+    return batch;
+  const TraceScope part(stream.trace(), "gather_for_library");
+  const int64_t begin = batch.offsets.front(), count = batch.offsets.back() - begin;
+  gather_rows(stream, batch.in.data, batch.in.index + begin, count, batch.out.data.slice(begin, count));
+  batch.in = batch.out;
+  return batch;
 }
 
 }  // namespace
@@ -334,7 +350,8 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
       const TraceScope again(stream.trace(), "recompute");
       experts_.hidden(stream, transport_->forward_rows(c, x_TD), weights, h);
     }
-    const ExpertBatch batch = transport_->dispatch_finish(stream, Pass::backward, c, d_out_TD);
+    const ExpertBatch batch = gather_for_library(
+        stream, transport_->dispatch_finish(stream, Pass::backward, c, d_out_TD), weights, options_.products);
     experts_.backward(stream, batch, weights, h, a);
     {
       const TraceScope weight(stream.trace(), "expert_down_d_weight");

@@ -1,8 +1,6 @@
 // Per-expert products go to the grouped kernels, or to the vendor's library one by one.
 #include "ops/matmul.h"
 
-#include <algorithm>
-
 #include "base/library_products.h"
 #include "ops/elementwise.h"
 #include "ops/gpu/blas.h"
@@ -17,13 +15,6 @@ namespace {
 
 bool goes_to_library(ExpertProducts by, double rows_of_an_expert, int64_t n, int64_t k) {
   return has_library() && library_multiplies(by, rows_of_an_expert, n, k);
-}
-
-// Rows of the average expert that has any.
-double average_rows(std::span<const int64_t> offsets) {
-  int64_t experts = 0;
-  for (size_t e = 1; e < offsets.size(); ++e) experts += offsets[e] > offsets[e - 1] ? 1 : 0;
-  return static_cast<double>(offsets.back() - offsets.front()) / static_cast<double>(std::max<int64_t>(experts, 1));
 }
 
 void multiply_experts(Stream& stream, ProductKind kind, const SortedRows& x, std::span<const int64_t> offsets,
