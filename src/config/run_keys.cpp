@@ -101,7 +101,8 @@ const std::vector<KeyRule>& key_rules() {
       TEXT("data.val_path", data.val_path,
            "separate validation data; empty: hold out data.val_fraction of the training data"),
       REAL("data.val_fraction", data.val_fraction, 0, 0.9,
-           "fraction held out for validation: whole files (text), or the last tokens (other kinds)"),
+           "fraction held out for validation; text holds out whole files, so that the share of its bytes may differ, "
+           "and of a single file the last bytes; other kinds hold out the last tokens"),
       FLAG("data.document_mask", data.document_mask,
            "mask attention across documents and restart position ids; a document is a file (text), an "
            "entry of the index (megatron), or starts at data.document_token (shards)"),

@@ -42,6 +42,7 @@ for ranks in (1, 2):
     checks.expect(text.count("dry run:") == 1, f"{ranks} ranks: told more than once", text)
 dry_run(1, 0, ["one at the end in run: up to 1 more"], "checkpoint.dir=run")
 dry_run(1, 0, ["checkpoints: none"])
+dry_run(1, 0, [r"warning: data\.val_fraction = 0\.05 asks for 5 % of data\.path = \"text\""], "data.val_fraction=0.05")
 
 # What a run would refuse.
 dry_run(1, 4, ["cannot read absent|absent"], "data.path=absent")

@@ -357,6 +357,35 @@ TEST(OpenSamples, WarnWhereValidationDataIsTrainingDataToo) {
   EXPECT_TRUE(contains(doubt(shards, "", "s/val_1.bin"), "1 of 1 files"));
 }
 
+// Whole files are held out, so that the share of the bytes may be another than the one asked for.
+TEST(OpenSamples, WarnWhereTextHoldsOutAnotherShare) {
+  const ScratchDir dir;
+  for (const char* folder : {"two", "many", "one"}) std::filesystem::create_directory(dir / folder);
+  for (const char* name : {"two/a.txt", "two/b.txt", "one/a.txt"}) write_raw(dir / name, std::string(1000, 'x'));
+  for (int i = 0; i < 400; ++i) write_raw(dir / fmt::format("many/{}.txt", i), std::string(10, 'x'));
+  RunSpec run = small_run();
+  const auto doubt = [&](const std::string& path, double fraction) {
+    run.data.path = path.empty() ? "" : dir / path;
+    run.data.val_fraction = fraction;
+    return doubt_about_split(run);
+  };
+  const std::string half = doubt("two", 0.05);
+  EXPECT_TRUE(contains(half, "data.val_fraction = 0.05 asks for 5 % of data.path = \"" + dir / "two" + "\"") &&
+              contains(half, "1 of 2 files, with 50 % of the bytes") && contains(half, "data.val_path"))
+      << half;
+  EXPECT_EQ(doubt("two", 0.4), "");
+  EXPECT_EQ(doubt("two", 0.9), "");
+  EXPECT_EQ(doubt("two", 0), "");
+  EXPECT_EQ(doubt("many", 0.2), "");
+  EXPECT_EQ(doubt("one", 0.05), "");
+  EXPECT_EQ(doubt("one/a.txt", 0.05), "");
+  EXPECT_EQ(doubt("absent", 0.05), "");
+  run.data.blend = {"1 " + (dir / "many"), "2 " + (dir / "two")};
+  EXPECT_TRUE(contains(doubt("", 0.2), "of data.blend = \"" + dir / "two" + "\""));
+  run.data.val_path = dir / "one";
+  EXPECT_EQ(doubt("", 0.2), "");
+}
+
 // Token files of each kind, each with one damaged part, which one of the ranks checks.
 TEST(OpenSamples, RanksShareTheLookAtFilesAndTheErrors) {
   const ScratchDir dir;

@@ -91,6 +91,10 @@ std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, boo
 // A warning where data.kind = "text" reads a file whose name says that it is no plain text; else "".
 std::string doubt_about_text(const RunSpec& run);
 
+// A warning where data.val_fraction holds out a far larger or smaller share of a text's bytes than it asks for, which
+// happens with few or large files; else "". To be called on one rank, for a run whose data was opened.
+std::string doubt_about_split(const RunSpec& run);
+
 // A warning where files that data.val_path names are also training data; else "". To be called on one rank, for a run
 // whose data and validation data were opened.
 std::string doubt_about_validation(const RunSpec& run);

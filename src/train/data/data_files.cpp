@@ -65,6 +65,30 @@ std::vector<std::pair<const char*, std::string>> written_files(const RunSpec& ru
   return files;
 }
 
+// What is held out of the text at `path`, in files and in bytes.
+struct HeldOut {
+  int64_t files = 0, of_files = 0;
+  double share = 0;
+};
+
+HeldOut find_held_out(const DataSpec& data, const std::string& path) {
+  const std::vector<TextFile> files = find_text_files(path, data.suffixes);
+  std::vector<std::string> names;
+  for (const TextFile& file : files) names.push_back(file.name);
+  const std::vector<bool> is_held_out = choose_held_out(names, data.val_fraction);
+  HeldOut found{.of_files = std::ssize(files)};
+  double bytes = 0, all_bytes = 0;
+  for (size_t i = 0; i < files.size(); ++i) {
+    const auto size = static_cast<double>(files[i].size);
+    all_bytes += size;
+    if (!is_held_out[i]) continue;
+    ++found.files;
+    bytes += size;
+  }
+  found.share = bytes / all_bytes;
+  return found;
+}
+
 }  // namespace
 
 void refuse_outputs_in_text(const RunSpec& run) {
@@ -88,6 +112,27 @@ std::string find_loss_mask(const RunSpec& run) {
   if (run.data.kind != DataKind::megatron) return "";
   for (const std::string& path : training_paths(run.data))
     if (const std::string mask = megatron_prefix(path) + ".mask"; path_exists(mask)) return mask;
+  return "";
+}
+
+std::string doubt_about_split(const RunSpec& run) {
+  constexpr double kFar = 2;  // times more or less than asked
+  const DataSpec& data = run.data;
+  if (data.kind != DataKind::text || !data.val_path.empty() || data.val_fraction == 0) return "";
+  try {
+    for (const std::string& path : training_paths(data)) {
+      const HeldOut held_out = find_held_out(data, path);
+      const bool is_near = held_out.share <= kFar * data.val_fraction && data.val_fraction <= kFar * held_out.share;
+      if (held_out.of_files == 1 || is_near) continue;  // one file is split at any byte
+      return fmt::format(
+          "warning: data.val_fraction = {:g} asks for {:.3g} % of {} = \"{}\", but whole files are held out: {} of {}, "
+          "with {:.3g} % of the bytes; name validation text in data.val_path, or divide the text into more and smaller "
+          "files",
+          data.val_fraction, 100 * data.val_fraction, data.blend.empty() ? "data.path" : "data.blend", printable(path),
+          held_out.files, counted(held_out.of_files, "file"), 100 * held_out.share);
+    }
+  } catch (const Error&) {  // a folder that changed since the data was opened
+  }
   return "";
 }
 
