@@ -110,4 +110,7 @@ for path, doubted in (("lines.jsonl", True), ("plain.txt", False)):
     result = run(1, "train", RUN, f"data.path={path}", "data.val_fraction=0", "train.val_batches=0", "--dry-run")
     checks.expect(result.code == 0 and ("is no plain text by its name" in result.output) == doubted, f"{path}: the doubt",
                   result.output)
+pathlib.Path("plain.txt").write_bytes(b"\0binary" * 800)
+result = run(1, "train", RUN, "data.path=plain.txt", "data.val_fraction=0", "train.val_batches=0", "--dry-run")
+checks.expect(result.code == 0 and "plain.txt holds NUL bytes" in result.output, "NUL bytes: the doubt", result.output)
 checks.finish()

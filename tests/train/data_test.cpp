@@ -357,6 +357,29 @@ TEST(OpenSamples, WarnWhereValidationDataIsTrainingDataToo) {
   EXPECT_TRUE(contains(doubt(shards, "", "s/val_1.bin"), "1 of 1 files"));
 }
 
+TEST(OpenSamples, WarnWhereTextHoldsNulBytes) {
+  const ScratchDir dir;
+  for (const char* folder : {"mixed", "text"}) std::filesystem::create_directory(dir / folder);
+  write_raw(dir / "mixed/a.txt", "text");
+  write_raw(dir / "mixed/b.o", std::string("ELF\0", 4));
+  write_raw(dir / "mixed/c.o", std::string(4095, 'x') + '\0');
+  write_raw(dir / "text/long", std::string(4096, 'x') + '\0');
+  RunSpec run = small_run();
+  run.data.path = dir / "text";
+  EXPECT_EQ(doubt_about_text(run), "") << "beyond the first 4 KiB";
+  run.data.val_path = dir / "mixed";
+  const std::string doubt = doubt_about_text(run);
+  EXPECT_TRUE(contains(doubt, dir / "mixed/b.o" + " holds NUL bytes") && contains(doubt, "(2 of 3 files at ") &&
+              contains(doubt, "data.suffixes"))
+      << doubt;
+  run.data.suffixes = {".txt", ""};
+  EXPECT_EQ(doubt_about_text(run), "");
+  run.data.blend = {"1 " + (dir / "mixed/a.txt"), "1 " + (dir / "mixed/c.o")};
+  EXPECT_TRUE(contains(doubt_about_text(run), dir / "mixed/c.o" + " holds")) << doubt_about_text(run);
+  run.data.kind = DataKind::shards;
+  EXPECT_EQ(doubt_about_text(run), "");
+}
+
 // Whole files are held out, so that the share of the bytes may be another than the one asked for.
 TEST(OpenSamples, WarnWhereTextHoldsOutAnotherShare) {
   const ScratchDir dir;

@@ -233,22 +233,6 @@ std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, boo
   }
 }
 
-std::string doubt_about_text(const RunSpec& run) {
-  if (run.data.kind != DataKind::text) return "";
-  std::vector<std::string> paths = {run.data.path, run.data.val_path};
-  for (const BlendPart& part : parse_blend(run.data.blend)) paths.push_back(part.path);
-  for (const std::string& path : paths)
-    for (const char* suffix : {".gz", ".zst", ".xz", ".bz2", ".zip", ".parquet", ".arrow", ".bin", ".idx", ".npy",
-                               ".json", ".jsonl", ".ndjson"})
-      if (path.ends_with(suffix))
-        return fmt::format(
-            "warning: {} is no plain text by its name, and data.kind = \"text\" takes its bytes as they are; "
-            "`moewright "
-            "tokenize` reads JSON lines, and .gz and .zst",
-            path);
-  return "";
-}
-
 void check_vocabulary(const SampleOrder& order, const RunSpec& run, int64_t vocab) {
   if (run.data.kind == DataKind::text && !run.hf_dir.empty() && has_tokenizer_file(run.hf_dir))
     fail(Exit::config,

@@ -88,8 +88,9 @@ class SampleOrder {
 std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, bool validation,
                                           const OpeningRanks& ranks = {});
 
-// A warning where data.kind = "text" reads a file whose name says that it is no plain text; else "".
-std::string doubt_about_text(const RunSpec& run);
+// A warning where data.kind = "text" reads a file that is no plain text by its name, or by NUL bytes among its first
+// 4 KiB; else "". To be called on one of `ranks`, for a run whose data was opened.
+std::string doubt_about_text(const RunSpec& run, const OpeningRanks& ranks = {});
 
 // A warning where data.val_fraction holds out a far larger or smaller share of a text's bytes than it asks for, which
 // happens with few or large files; else "". To be called on one rank, for a run whose data was opened.

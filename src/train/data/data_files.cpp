@@ -2,7 +2,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <utility>
 
@@ -65,6 +67,47 @@ std::vector<std::pair<const char*, std::string>> written_files(const RunSpec& ru
   return files;
 }
 
+std::string doubt_about_name(const std::string& path) {
+  for (const char* suffix : {".gz", ".zst", ".xz", ".bz2", ".zip", ".parquet", ".arrow", ".bin", ".idx", ".npy",
+                             ".json", ".jsonl", ".ndjson"})
+    if (path.ends_with(suffix))
+      return fmt::format(
+          "warning: {} is no plain text by its name, and data.kind = \"text\" takes its bytes as they are; `moewright "
+          "tokenize` reads JSON lines, and .gz and .zst",
+          path);
+  return "";
+}
+
+bool holds_nul(const std::string& path) {
+  std::array<char, 4096> begin{};
+  std::ifstream file(path, std::ios::binary);
+  file.read(begin.data(), begin.size());
+  const auto end = begin.begin() + file.gcount();
+  return std::find(begin.begin(), end, '\0') != end;
+}
+
+// Of the files at `path`, by their first bytes.
+std::string doubt_about_bytes(const DataSpec& data, const std::string& path, const OpeningRanks& ranks) {
+  try {
+    const std::vector<std::string> files = files_of(data, path);
+    std::vector<std::string> binary;
+    for (const std::string& file : files) {
+      ranks.note_progress();
+      if (holds_nul(file)) binary.push_back(file);
+    }
+    if (binary.empty()) return "";
+    const std::string count = files.size() == 1 ? ""
+                                                : fmt::format(" ({} of {} at {})", binary.size(),
+                                                              counted(std::ssize(files), "file"), printable(path));
+    return fmt::format(
+        "warning: {} holds NUL bytes, as binary files and UTF-16 do{}, and data.kind = \"text\" takes its bytes as "
+        "they are; select text by data.suffixes, move other files away, or save UTF-16 as UTF-8",
+        binary.front(), count);
+  } catch (const Error&) {
+    return "";  // a folder that changed since the data was opened
+  }
+}
+
 // What is held out of the text at `path`, in files and in bytes.
 struct HeldOut {
   int64_t files = 0, of_files = 0;
@@ -90,6 +133,17 @@ HeldOut find_held_out(const DataSpec& data, const std::string& path) {
 }
 
 }  // namespace
+
+std::string doubt_about_text(const RunSpec& run, const OpeningRanks& ranks) {
+  if (run.data.kind != DataKind::text) return "";
+  std::vector<std::string> paths = training_paths(run.data);
+  if (!run.data.val_path.empty()) paths.push_back(run.data.val_path);
+  for (const std::string& path : paths)
+    if (std::string doubt = doubt_about_name(path); !doubt.empty()) return doubt;
+  for (const std::string& path : paths)
+    if (std::string doubt = doubt_about_bytes(run.data, path, ranks); !doubt.empty()) return doubt;
+  return "";
+}
 
 void refuse_outputs_in_text(const RunSpec& run) {
   if (run.data.kind != DataKind::text) return;

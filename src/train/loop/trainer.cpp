@@ -176,7 +176,8 @@ void Trainer::print_header() {
   say("memory of the largest rank: predicted {}", describe_prediction(memory));
   for (const std::string& line : describe_machine(world_, *engine_, options_.started)) say("{}", line);
   say("data: {}", data_->describe(samples_of_steps(run_.train, 0, run_.train.steps)));
-  if (const std::string doubt = doubt_about_text(run_); !doubt.empty()) say("{}", doubt);
+  if (const std::string doubt = leader_ ? doubt_about_text(run_, CommRanks(world_.comm())) : ""; !doubt.empty())
+    say("{}", doubt);
   if (const std::string doubt = leader_ ? doubt_about_split(run_) : ""; !doubt.empty()) say("{}", doubt);
   if (validation_->data() != nullptr) {
     say("validation: {}", validation_->data()->describe());
