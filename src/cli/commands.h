@@ -40,8 +40,9 @@ constexpr const char* kFilesystemHint = "check the path, its permissions and the
 void print_error(const Error& error, const std::string& prefix);
 
 // Refuses to write over a file of another kind, which a mistaken name or a wildcard may stand for: one that is not
-// empty and does not begin with `begin`. Errors: Exit::usage, with `hint`.
-void refuse_other_file(const std::string& path, std::string_view begin, const char* kind, const char* hint);
+// empty and does not begin with `begin`. Returns whether there is one of the right kind, which will be replaced.
+// Errors: Exit::usage, with `hint`.
+bool refuse_other_file(const std::string& path, std::string_view begin, const char* kind, const char* hint);
 
 // Version and commit, for --version and for files that record where they come from.
 std::string version_text();

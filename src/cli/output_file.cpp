@@ -6,11 +6,12 @@
 
 namespace mw {
 
-void refuse_other_file(const std::string& path, std::string_view begin, const char* kind, const char* hint) {
+bool refuse_other_file(const std::string& path, std::string_view begin, const char* kind, const char* hint) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) == 0) return;
+  if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) == 0) return false;
   if (!MappedFile(path).text().starts_with(begin))
     fail(Exit::usage, fmt::format("{} exists and is no {}", printable(path), kind), hint);
+  return true;
 }
 
 }  // namespace mw

@@ -68,7 +68,8 @@ Exit run_probe(World& world, ProbeArguments arguments) {
   const MemoryMeter memory(device);
   ProbeOptions options;
   options.output = arguments.output;
-  if (comm.rank() == 0) refuse_other_file(options.output, "{", "profile", "pass another -o FILE.json");
+  const bool replaces =
+      comm.rank() == 0 && refuse_other_file(options.output, "{", "profile", "pass another -o FILE.json");
   options.budget_s = parse_budget(arguments.budget);
   options.memory_bytes = available_share(device, on_gpu ? ranks_on_gpu(comm, device) : local);
   comm.barrier();  // before a rank that shares the GPU takes some
@@ -98,8 +99,8 @@ Exit run_probe(World& world, ProbeArguments arguments) {
     time_transports(world, *run, say);
   }
   if (comm.rank() == 0)
-    std::printf("wrote %s: `moewright plan RUN --platform %s` plans for this machine\n", options.output.c_str(),
-                options.output.c_str());
+    std::printf("wrote %s%s: `moewright plan RUN --platform %s` plans for this machine\n", options.output.c_str(),
+                replaces ? " in place of an older profile" : "", options.output.c_str());
   return Exit::ok;
 }
 

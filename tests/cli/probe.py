@@ -69,7 +69,10 @@ profile = json.loads(pathlib.Path("one.json").read_text())
 checks.expect(before["done"][0] == PARTS[0] and before["profile"]["stream_bytes_per_s"] == profile["stream_bytes_per_s"],
               "what was measured was not kept")
 checks.expect(not pathlib.Path("one.json.partial").exists(), "the partial profile stays")
+checks.expect("wrote one.json: " in result.stdout, "a first profile", result.stdout)
 plausible(profile, 1)
+result = run(1, "probe", "-o", "one.json", "--budget", "1s", "--threads", "1")
+checks.expect(result.code == 0 and "wrote one.json in place of an older profile: " in result.output, "a second profile", result.output)
 
 # Two ranks measure links; what an interrupted probe of another machine left is not mixed in.
 pathlib.Path("two.json.partial").write_text(json.dumps({"done": list(PARTS), "profile": profile}))
