@@ -50,6 +50,15 @@ bool write_all(int fd, const std::string& text) {
   return true;
 }
 
+// Beside the file that it becomes.
+std::string temporary_of(const std::string& path) { return path + ".tmp"; }
+
+Descriptor create_file(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) fail_path("create", path);
+  return {fd};
+}
+
 size_t size_of_regular(const Descriptor& file, const std::string& path) {
   if (file.fd < 0) fail_path("open", path);
   struct stat info {};
@@ -129,10 +138,9 @@ void sync_path(const std::string& path) {
 }
 
 void write_text_file_atomically(const std::string& path, const std::string& text) {
-  const std::string temporary = path + ".tmp";
+  const std::string temporary = temporary_of(path);
   {
-    const Descriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
-    if (file.fd < 0) fail_path("create", temporary);
+    const Descriptor file = create_file(temporary);
     if (!write_all(file.fd, text)) fail_incomplete("write", temporary);
     if (::fsync(file.fd) != 0) fail_incomplete("sync", temporary);
   }
@@ -165,6 +173,17 @@ std::string target_of_link(const std::string& path) {
   const std::filesystem::path found = std::filesystem::canonical(path, error);
   if (!error) return found.native();
   return (std::filesystem::path(path).parent_path() / std::filesystem::read_symlink(path, error)).native();
+}
+
+void check_output(const std::string& path) {
+  create_folder_of(path);
+  if (is_device_or_pipe(path)) {  // a pipe would wait for its reader, who would then see its end
+    if (::access(path.c_str(), W_OK) != 0) fail_path("open", path);
+    return;
+  }
+  const std::string temporary = temporary_of(target_of_link(path));
+  const Descriptor file = create_file(temporary);
+  ::unlink(temporary.c_str());
 }
 
 void write_output_text(const std::string& path, const std::string& text) {

@@ -51,6 +51,10 @@ bool is_device_or_pipe(const std::string& path);
 // written to, and so is what a link points to. Errors: Exit::data naming the path.
 void write_output_text(const std::string& path, const std::string& text);
 
+// Checks before long work that write_output_text can write `path`: creates its folder, and for a moment its temporary
+// file. Errors: as write_output_text.
+void check_output(const std::string& path);
+
 // What a link points to, whether it exists or not; other paths as they are.
 std::string target_of_link(const std::string& path);
 

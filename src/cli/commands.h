@@ -44,6 +44,10 @@ void print_error(const Error& error, const std::string& prefix);
 // Errors: Exit::usage, with `hint`.
 bool refuse_other_file(const std::string& path, std::string_view begin, const char* kind, const char* hint);
 
+// Checks before long work that a picture can be written to `path`, which `option` names. Errors: as refuse_other_file
+// and check_output.
+void check_picture(const std::string& path, const char* option);
+
 // Version and commit, for --version and for files that record where they come from.
 std::string version_text();
 

@@ -14,4 +14,9 @@ bool refuse_other_file(const std::string& path, std::string_view begin, const ch
   return true;
 }
 
+void check_picture(const std::string& path, const char* option) {
+  refuse_other_file(path, "<svg ", "picture", fmt::format("pass another {} FILE.svg", option).c_str());
+  check_output(path);
+}
+
 }  // namespace mw

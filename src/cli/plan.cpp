@@ -37,7 +37,6 @@ Request read_request(const PlanOptions& options, int64_t ranks = 0) {
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 void plot(const Request& request, const Estimate& estimate, const std::string& path) {
-  refuse_other_file(path, "<svg ", "picture", "pass another --plot FILE.svg");
   write_output_text(path, draw_plan_svg(request, estimate));
   std::fflush(stdout);
   std::fprintf(stderr, "wrote %s\n", path.c_str());
@@ -51,15 +50,16 @@ void emit(const Request& request, const Layout& layout, const std::string& path)
     std::fprintf(stderr, "it names no text or tokens yet: give `train` data.path=FILE\n");
 }
 
-void check_is_new(const PlanOptions& options, const std::string& path) {
+void check_new_output(const PlanOptions& options, const std::string& path) {
   if (!options.force && path_exists(path))
     fail(Exit::usage, fmt::format("{} already exists", printable(path)), "pass --force to overwrite it");
+  check_output(path);
 }
 
 Exit write_calibrated(const PlanOptions& options) {
   if (options.output.empty())
     fail(Exit::usage, "--calibrate needs a file to write the new profile to", "pass -o mine.json");
-  check_is_new(options, options.output);
+  check_new_output(options, options.output);
   const std::vector<MeasuredStep> steps = read_measured_steps(options.metrics);
   const Request request = read_request(options, steps.back().ranks);
   const Calibration calibration = calibrate(request, steps, options.metrics);
@@ -87,7 +87,8 @@ void announce(int64_t layouts) {
 
 Exit plan(const PlanOptions& options) {
   if (!options.metrics.empty()) return write_calibrated(options);
-  if (!options.emit.empty()) check_is_new(options, options.emit);
+  if (!options.emit.empty()) check_new_output(options, options.emit);
+  if (!options.plot.empty()) check_picture(options.plot, "--plot");
   if (!options.why)
     refuse_chosen_keys(options.overrides,
                        "leave it out; --why \"\" explains the layout of the run file and these keys");

@@ -133,6 +133,25 @@ TEST(OutputText, WritesToWhatIsThere) {
   EXPECT_FALSE(std::filesystem::exists(dir / "new.tmp"));
 }
 
+TEST(OutputText, IsCheckedAsItIsWritten) {
+  const ScratchDir dir;
+  check_output(dir / "new/a");
+  EXPECT_TRUE(std::filesystem::is_empty(dir / "new"));
+  write_output_text(dir / "new/a", "kept");
+  check_output(dir / "new/a");
+  EXPECT_EQ(read_text_file(dir / "new/a"), "kept");
+  EXPECT_FALSE(std::filesystem::exists(dir / "new/a.tmp"));
+  const std::string pipe = dir / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  check_output(pipe);
+  check_output("/dev/null");
+  for (const std::string& path : {dir / "new", dir / "new/a/b", dir / "absent/", dir / std::string(300, 'x')}) {
+    const std::string error = error_of([&] { check_output(path); });
+    EXPECT_NE(error, "") << path;
+    EXPECT_EQ(error, error_of([&] { write_output_text(path, "x"); }));
+  }
+}
+
 TEST(TextFile, WritesInTheWorkingDirectory) {
   const ScratchDir dir;
   const std::filesystem::path before = std::filesystem::current_path();

@@ -67,7 +67,14 @@ emitted = pathlib.Path("best.toml").read_bytes()
 expect(2, ["best.toml already exists", "pass --force"], "small.toml", "--platform", XEON, "--ranks", "2", "--emit", "best.toml")
 checks.expect(pathlib.Path("best.toml").read_bytes() == emitted, "a refused --emit changed the file", "")
 expect(0, ["wrote best.toml"], "small.toml", "--platform", XEON, "--ranks", "2", "--emit", "best.toml", "--force")
-expect(2, ["best.toml exists and is no picture"], "small.toml", "--platform", XEON, "--ranks", "2", "--plot", "best.toml")
+# What cannot be written is refused before the search.
+for code, text, *output in ((2, "best.toml exists and is no picture", "--plot", "best.toml"),
+                            (4, "cannot write text: it is a folder", "--plot", "text"),
+                            (4, "cannot create the folder /dev/null for /dev/null/x.svg: ", "--plot", "/dev/null/x.svg"),
+                            (4, "cannot create the folder small.toml for small.toml/a.toml: ", "--emit", "small.toml/a.toml"),
+                            (4, "cannot write text: it is a folder", "--emit", "text", "--force")):
+    told = expect(code, [text, "hint:"], "small.toml", "--platform", XEON, "--ranks", "2", *output)
+    checks.expect("weighed" not in told, f"{output}: refused after the search", told)
 root = xml.etree.ElementTree.parse("best.svg").getroot()
 checks.expect(root.tag.endswith("svg") and len(root) > 20, f"best.svg: {root.tag} with {len(root)} elements", "")
 result = run(2, "train", "best.toml")

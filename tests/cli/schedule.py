@@ -17,6 +17,7 @@ def expect(code, texts, *arguments):
         checks.expect(result.code == code and text in result.output,
                       f"schedule {' '.join(arguments)}: exit {result.code}, expected {code} and {text!r}",
                       result.output)
+    return result.output
 
 
 expect(0, ["rank 3  | .  .  .  F0 B0 -- F1", "0     0       4          24        27.3 %"], "1f1b")
@@ -34,7 +35,8 @@ expect(2, ["--costs"], "gpipe", "--costs", "1,1")
 expect(2, ["expected a forward cost above 0", "hint:"], "gpipe", "--costs", "0,1,1")
 expect(2, ["expected 0 to 1e9, got nan", "hint:"], "gpipe", "--costs", "1,nan,1")
 expect(2, ["exceed the 100000 cells that a picture can show", "hint:"], "gpipe", "--micro-batches", "1000000")
-expect(4, ["hint:"], "gpipe", "--svg", "/dev/null/x.svg")
+told = expect(4, ["cannot create the folder /dev/null for /dev/null/x.svg: ", "hint:"], "gpipe", "--svg", "/dev/null/x.svg")
+checks.expect("rank 0" not in told, "an SVG that cannot be written was refused after the drawing", told)
 expect(0, ["wrote v.svg"], "gpipe", "--svg", "v.svg")
 pathlib.Path("run.toml").write_text("[train]\n")
 expect(2, ["run.toml exists and is no picture", "--svg FILE.svg"], "gpipe", "--svg", "run.toml")
