@@ -55,11 +55,20 @@ static size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return lower;
+}
+
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
+  const std::string begin = lower_case(word.substr(0, 64));
   std::string best;
   size_t best_distance = std::string::npos;
   for (const std::string& candidate : candidates) {
-    const size_t distance = edit_distance(word.substr(0, 64), candidate);
+    if (candidate.empty()) continue;
+    const size_t distance = edit_distance(begin, lower_case(candidate));
     if (distance < best_distance) {
       best_distance = distance;
       best = candidate;

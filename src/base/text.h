@@ -22,7 +22,11 @@ std::string counted(int64_t count, std::string_view noun);
 // "[2, 64, 96]".
 std::string format_shape(std::span<const int64_t> shape);
 
-// The candidate with the smallest edit distance, or "" when even that one differs in more than a third of its letters.
+// With ASCII letters in lower case.
+std::string lower_case(std::string_view text);
+
+// The candidate with the smallest edit distance, case aside, or "" when even that one differs in more than a third of
+// its letters. Empty candidates are passed over.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 // `, did you mean "x"?` or "".

@@ -149,7 +149,7 @@ void assign(RunSpec& run, const KeyRule& rule, const toml::node& node, const std
     const std::string& value = node.as_string()->get();
     if (std::find(choice->words.begin(), choice->words.end(), value) == choice->words.end()) {
       std::vector<std::string> shown = choice->words;
-      const std::string meant = key == "train.device" && value == "gpu" ? "cuda" : value;
+      const std::string meant = key == "train.device" && lower_case(value) == "gpu" ? "cuda" : value;
       std::replace(shown.begin(), shown.end(), std::string(), std::string("\"\""));
       fail(Exit::config,
            fmt::format("{}: {} = \"{}\" is not known{}", where, key, printable(value),

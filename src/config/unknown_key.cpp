@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <vector>
 
 #include "base/text.h"
@@ -109,10 +108,10 @@ constexpr ForeignName kForeignNames[] = {
 std::string last_part(const std::string& key) { return key.substr(key.rfind('.') + 1); }
 
 // "Learning-Rate" names the same as "learning_rate".
-std::string spelled_plainly(std::string name) {
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return c == '-' ? '_' : static_cast<char>(std::tolower(c)); });
-  return name;
+std::string spelled_plainly(const std::string& name) {
+  std::string plain = lower_case(name);
+  std::replace(plain.begin(), plain.end(), '-', '_');
+  return plain;
 }
 
 std::string suggest(const std::vector<std::string>& keys) {

@@ -48,6 +48,10 @@ TEST(Text, FindsTheNearestWord) {
   const std::vector<std::string> keys = {"train.lr", "train.warmup", "train.weight_decay", "mesh.ep"};
   EXPECT_EQ(nearest("train.lr", keys), "train.lr");
   EXPECT_EQ(nearest("train.Lr", keys), "train.lr");
+  EXPECT_EQ(nearest("TRAIN.WEIGHT_DECAY", keys), "train.weight_decay");
+  EXPECT_EQ(nearest("cpu", {"auto", "CPU"}), "CPU");
+  EXPECT_EQ(nearest("on", {"", "one"}), "one");
+  EXPECT_EQ(nearest("x", {""}), "");
   EXPECT_EQ(nearest("train.warmupp", keys), "train.warmup");
   EXPECT_EQ(nearest("train.wieght_decay", keys), "train.weight_decay");
   EXPECT_EQ(nearest("checkpoint.directory", keys), "");

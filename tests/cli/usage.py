@@ -100,6 +100,9 @@ RUN = write_run_file("meant.toml")
 pathlib.Path("tokens.idx").write_text("an index")
 pathlib.Path("plain.txt").write_text("some text")
 refused(3, ["did you mean \"cuda\"?"], "train", RUN, "train.device=gpu")
+for key, word in (("train.device", "GPU"), ("train.device", "CPU"), ("train.dtype", "BF16"), ("mesh.schedule", "ZB_H1"),
+                  ("model.preset", "Mixtral-8x7B"), ("moe.transport", "GATHER_WEIGHTS")):
+    refused(3, [f'did you mean "{"cuda" if word == "GPU" else word.lower()}"?'], "train", RUN, f"{key}={word}")
 refused(3, ["before the first [table]"], "train", RUN, "data.model=hf:x")
 refused(4, ["tokens.idx is there: set data.kind=megatron"], "train", RUN, "data.path=tokens")
 refused(4, ["is no prefix of .bin and .idx", "set data.kind=text"], "train", RUN, "data.kind=megatron", "data.path=plain.txt")
