@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "cli/run_commands.h"
+#include "config/idle_keys.h"
 #include "train/verify/verify.h"
 
 namespace mw {
@@ -11,6 +12,10 @@ void warn_of_one_rank(const std::string& path) {
                "warning: one rank alone is compared with itself, but for settings of one process such as "
                "memory.recompute; start more ranks, for example: mpirun -np 2 moewright verify %s mesh.ep=2\n",
                path.c_str());
+}
+
+void warn_of_idle_tolerances(const RunSpec& run) {
+  for (const std::string& idle : describe_idle_tolerances(run)) std::fprintf(stderr, "warning: %s\n", idle.c_str());
 }
 
 }  // namespace
@@ -30,6 +35,7 @@ Command add_verify_command(CommandLine& line, const Invocation& invocation) {
             return run_in_world(invocation, [&](World& world) {
               const RunSpec run = read_run_file(*path, *overrides);
               if (world.comm().size() == 1) warn_of_one_rank(*path);
+              if (world.comm().rank() == 0) warn_of_idle_tolerances(run);
               return run_watched(world, run.watchdog.seconds, [&] { return run_verify(world, run); });
             });
           }};

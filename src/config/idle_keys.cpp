@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "config/batch_ramp.h"
 #include "config/learning_rate.h"
@@ -28,7 +29,7 @@ bool has_no_bias(const ModelSpec& model) {
   });
 }
 
-const std::array kRules = {
+const std::array kTrainRules = {
     IdleRule{"model.dense_width", "model.dense_layers above 0",
              [](const RunSpec& run, const ModelSpec&) { return run.native.dense_layers == 0; }},
     IdleRule{"model.q_rank", "model.attention = \"latent\"", is_grouped},
@@ -70,18 +71,33 @@ const std::array kRules = {
     IdleRule{"moe.balance_horizon", "moe.balance = \"swap\"", is_unbalanced},
 };
 
-}  // namespace
+bool is_fp32(const RunSpec& run, const ModelSpec&) { return run.train.dtype == DType::f32; }
+bool is_bf16(const RunSpec& run, const ModelSpec&) { return run.train.dtype != DType::f32; }
 
-std::vector<std::string> describe_idle_keys(const RunSpec& run, const ModelSpec& model) {
+const std::array kVerifyRules = {
+    IdleRule{"verify.tolerance", "train.dtype = \"fp32\"", is_bf16},
+    IdleRule{"verify.loss_tolerance_bf16", "train.dtype = \"bf16\"", is_fp32},
+    IdleRule{"verify.grad_tolerance_bf16", "train.dtype = \"bf16\"", is_fp32},
+};
+
+std::vector<std::string> describe_idle(std::span<const IdleRule> rules, const RunSpec& run, const ModelSpec& model) {
   RunSpec defaults;
   defaults.hf_dir = run.hf_dir;
   std::vector<std::string> lines;
   for (const KeyChange& change : changed_keys(defaults, run))
-    for (const IdleRule& rule : kRules)
+    for (const IdleRule& rule : rules)
       if (change.key == rule.key && rule.is_idle(run, model))
         lines.push_back(fmt::format("{} = {} has no effect: it needs {}", change.key, change.to, rule.needs));
   return lines;
 }
+
+}  // namespace
+
+std::vector<std::string> describe_idle_keys(const RunSpec& run, const ModelSpec& model) {
+  return describe_idle(kTrainRules, run, model);
+}
+
+std::vector<std::string> describe_idle_tolerances(const RunSpec& run) { return describe_idle(kVerifyRules, run, {}); }
 
 std::vector<std::string> describe_unreached(const TrainSpec& train) {
   std::vector<std::string> lines;

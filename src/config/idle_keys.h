@@ -13,6 +13,9 @@ namespace mw {
 // than `train`; and keys that are refused.
 std::vector<std::string> describe_idle_keys(const RunSpec& run, const ModelSpec& model);
 
+// The same for `verify`, of the tolerances of another dtype than the run's.
+std::vector<std::string> describe_idle_tolerances(const RunSpec& run);
+
 // What the run ends too early for: a line for train.lr behind a longer warm-up, and one for train.global_batch behind a
 // longer ramp.
 std::vector<std::string> describe_unreached(const TrainSpec& train);

@@ -1,4 +1,5 @@
-"""`verify` on one rank says that it compares the process with itself, and how to start more."""
+"""`verify` on one rank says that it compares the process with itself, and how to start more; and which tolerances it does
+not use."""
 
 import os
 import sys
@@ -14,4 +15,8 @@ for ranks in (1, 2):
     result = run(ranks, "verify", RUN, f"mesh.ep={ranks}")
     checks.expect(result.code == 0 and "verify: passed" in result.output, f"{ranks} ranks: exit {result.code}", result.output)
     checks.expect((SAYS in result.output) == (ranks == 1), f"{ranks} ranks: the warning", result.output)
+for dtype, idle in (("bf16", True), ("fp32", False)):
+    result = run(2, "verify", RUN, "mesh.ep=2", f"train.dtype={dtype}", "verify.tolerance=1e-4")
+    said = result.output.count("warning: verify.tolerance = 0.0001 has no effect: it needs train.dtype = \"fp32\"")
+    checks.expect(result.code == 0 and said == int(idle), f"{dtype}: exit {result.code}, told {said} times", result.output)
 checks.finish()

@@ -49,6 +49,21 @@ TEST(IdleKeys, OfATableAreNotAskedOfAModelFolder) {
   EXPECT_TRUE(describe_idle_keys(run, model).empty());
 }
 
+TEST(IdleKeys, AreTolerancesOfAnotherDtype) {
+  RunSpec run;
+  run.verify.tolerance = 1e-4;
+  run.verify.loss_tolerance_bf16 = run.verify.grad_tolerance_bf16 = 0.1;
+  run.train.dtype = DType::bf16;
+  EXPECT_EQ(describe_idle_tolerances(run),
+            std::vector<std::string>{"verify.tolerance = 0.0001 has no effect: it needs train.dtype = \"fp32\""});
+  run.train.dtype = DType::f32;
+  EXPECT_EQ(
+      describe_idle_tolerances(run),
+      (std::vector<std::string>{"verify.loss_tolerance_bf16 = 0.1 has no effect: it needs train.dtype = \"bf16\"",
+                                "verify.grad_tolerance_bf16 = 0.1 has no effect: it needs train.dtype = \"bf16\""}));
+  EXPECT_TRUE(describe_idle_tolerances(RunSpec()).empty());
+}
+
 TEST(UnreachedValues, AreThoseBehindTheLastStep) {
   TrainSpec train;
   train.steps = 10;
