@@ -57,7 +57,7 @@ class Products {
   SortedRows dy() { return {TensorView(dy_.data(), DType::bf16, {p_.rows(), p_.n}), index(p_.dy_indexed)}; }
 
   // Rows before those of the first expert stay as they are.
-  void check_rows(ProductKind kind, DType dtype = DType::f32) {
+  void check_rows(ProductKind kind, DType dtype = DType::f32, Store store = Store::overwrite) {
     const bool forward = kind == ProductKind::forward;
     const int64_t width = forward ? p_.n : p_.k, count = p_.rows() * width;
     constexpr float kBefore = 7;
@@ -65,14 +65,14 @@ class Products {
     std::vector<bf16> narrow(dtype == DType::bf16 ? static_cast<size_t>(count) : 0, to_bf16(kBefore));
     void* const memory = dtype == DType::f32 ? static_cast<void*>(wide.data()) : narrow.data();
     ASSERT_TRUE(multiply_metered(emulated_.stream, kind, forward ? x() : dy(), p_.offsets, weights_,
-                                 {TensorView(memory, dtype, {p_.rows(), width})}, Store::overwrite, NoMeter()));
+                                 {TensorView(memory, dtype, {p_.rows(), width})}, store, NoMeter()));
     const auto result = [&](int64_t i) {
       return dtype == DType::f32 ? wide[static_cast<size_t>(i)] : to_float(narrow[static_cast<size_t>(i)]);
     };
     for (int64_t i = 0; i < p_.offsets.front() * width; ++i) ASSERT_EQ(result(i), kBefore) << i / width;
     for_each_row([&](int64_t e, int64_t r) {
       for (int64_t j = 0; j < width; ++j) {
-        double sum = 0;
+        double sum = store == Store::accumulate ? kBefore : 0;
         for (int64_t i = 0; i < (forward ? p_.k : p_.n); ++i)
           sum += forward ? x_at(r, i) * w_at(e, j, i) : dy_at(r, i) * w_at(e, i, j);
         ASSERT_NEAR(result(r * width + j), sum, dtype == DType::f32 ? 1e-4 : 1e-4 + 0x1p-8 * std::abs(sum))
@@ -169,6 +169,18 @@ TEST(GroupedByWarpgroups, RoundedRowsAreThoseOfPlainLoops) {
   emulated_processors.pairs = 1;
   in_each_order({{30, 160, 160, 180}, 504, kPairDepth, false, false},
                 [](Products& products) { products.check_rows(ProductKind::forward, DType::bf16); });
+  emulated_processors.pairs = 0;
+}
+
+// Boxes of wide tiles, rows of the last of an expert and of narrow tiles.
+TEST(GroupedByWarpgroups, RoundedRowsAreAddedTo) {
+  for (const int64_t width : {504, 136})
+    in_each_order({{30, 230, 360}, 136, width, false, false}, [](Products& products) {
+      products.check_rows(ProductKind::d_input, DType::bf16, Store::accumulate);
+    });
+  emulated_processors.pairs = 1;
+  in_each_order({{0, 160}, kPairDepth, 504, false, false},
+                [](Products& products) { products.check_rows(ProductKind::d_input, DType::bf16, Store::accumulate); });
   emulated_processors.pairs = 0;
 }
 

@@ -27,27 +27,34 @@ bool describe_operand(Operand& operand, int64_t rows) {
   return describe_matrices(all, BoxLoader<kAlong, kColumns>::kBoxRows, &operand.map);
 }
 
+template <Results kResults>
+using ResultsAs = std::integral_constant<Results, kResults>;
+
 // Returns false where the copy engine (TMA) cannot read the operands: weights must lie at equal distances.
 template <Along kWeights, class U, class Launch>
 bool multiply_rows(const Launch& launch, const Tiling& tiling, const Matrices& weights, const Rows<const bf16>& x,
                    const Rows<U>& y, bool add) {
   if (tiling.rows() == 0) return true;
   const Matrices results{y.data, DType::bf16, 1, tiling.rows(), y.width, tiling.rows() * y.width};
-  const auto multiply = [&](auto shape, auto boxes_of_x, auto boxes_of_y) {
-    constexpr bool kBoxesOfX = decltype(boxes_of_x)::value, kBoxesOfY = decltype(boxes_of_y)::value;
-    using Product = RowsProduct<kWeights, U, decltype(shape), kBoxesOfX, kBoxesOfY>;
+  const auto multiply = [&](auto shape, auto boxes_of_x, auto how) {
+    constexpr bool kBoxesOfX = decltype(boxes_of_x)::value;
+    using Product = RowsProduct<kWeights, U, decltype(shape), kBoxesOfX, decltype(how)::value>;
     Product product{{}, {{}, x}, y, add, {}};
     if (!describe_matrices(weights, Product::LoaderB::kBoxRows, &product.weights)) return false;
     if (kBoxesOfX && !describe_operand<Along::depth, kHeight>(product.x, tiling.rows())) return false;
-    if (kBoxesOfY && !describe_matrices(results, kBoxRows, &product.y_map)) return false;
+    if (Product::kBoxesOfY && !describe_matrices(results, kBoxRows, &product.y_map)) return false;
     launch(product);
     return true;
   };
   return with_shape(tiling, [&](auto shape) {
+    constexpr bool kMayAddBoxes = kWeights == Along::width && decltype(shape)::kWidth == kWideTile;
     return with_flag(x.index == nullptr, [&](auto boxes_of_x) {
-      if constexpr (std::is_same_v<U, bf16>)
-        if (y.index == nullptr && !add) return multiply(shape, boxes_of_x, std::true_type{});
-      return multiply(shape, boxes_of_x, std::false_type{});
+      if constexpr (std::is_same_v<U, bf16>) {
+        if (y.index == nullptr && !add) return multiply(shape, boxes_of_x, ResultsAs<Results::boxes>());
+        if constexpr (kMayAddBoxes && decltype(boxes_of_x)::value)
+          if (y.index == nullptr) return multiply(shape, boxes_of_x, ResultsAs<Results::added_boxes>());
+      }
+      return multiply(shape, boxes_of_x, ResultsAs<Results::rows>());
     });
   });
 }

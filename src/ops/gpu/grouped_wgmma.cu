@@ -8,7 +8,7 @@ namespace {
 
 // As many for any kernel of pairs: each block takes the memory of a processor.
 int count_pairs() {
-  using AnyProduct = RowsProduct<Along::depth, bf16, TileShape<kWideTile, true>, true, true>;
+  using AnyProduct = RowsProduct<Along::depth, bf16, TileShape<kWideTile, true>, true, Results::boxes>;
   const auto* const kernel = reinterpret_cast<const void*>(pairs_kernel<AnyProduct, NoMeter>);
   int pairs = 0;
   check(allow_shared_bytes(kernel, kSharedBytes<AnyProduct>), "asking for shared memory");

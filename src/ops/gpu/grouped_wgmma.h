@@ -2,10 +2,11 @@
 // expert's result. One warpgroup copies: it fills a ring of stages in shared memory, 64 summands each, and gathers rows
 // by their index on the way. Two warpgroups multiply, 64 or 128 rows each. They store bf16 rows and weight gradients
 // through shared memory, and from registers what the copy engine cannot store: last rows of an expert, additions to
-// bf16. Blocks are persistent and take the next free tile from a counter. The first stages of a tile then load while
-// the sums of the previous one are stored, and a block that started late, or shares its processor with an exchange,
-// takes fewer tiles. Results do not depend on which block computes a tile. Pairs of blocks (clusters) compute two tiles
-// of the same columns: each loads half of the second operand for both, because the L2 cache is the bottleneck.
+// bf16 weight gradients. Where bf16 rows are added to, the engine loads the old ones meanwhile. Blocks are persistent
+// and take the next free tile from a counter. The first stages of a tile then load while the sums of the previous one
+// are stored, and a block that started late, or shares its processor with an exchange, takes fewer tiles. Results do
+// not depend on which block computes a tile. Pairs of blocks (clusters) compute two tiles of the same columns: each
+// loads half of the second operand for both, because the L2 cache is the bottleneck.
 #pragma once
 
 #include <array>
@@ -200,6 +201,7 @@ __device__ void compute_tiles(const Product& product, TileTable table, Meter met
   if (threadIdx.x == 0) {
     ring.init(kWarpgroup + Product::kBoxesA + Product::kBoxesB, (kPaired ? kPair : 1) * 2 * kWarpgroup / 32);
     queue.init();
+    Product::init_barriers(held);
   }
   fence_barriers();
   if constexpr (kPaired) sync_pair();

@@ -53,28 +53,44 @@ struct TileBoxes {
 };
 
 // 64 rows of one warpgroup in a tile of bf16, as above. Boxes leave in rounds of kHeldBoxes, one for each of the first
-// warps, because the fence and the barriers of a round take longer than writing its boxes.
+// warps, because the fence and the barriers of a round take longer than writing its boxes. kAdds: the engine first
+// loads what the sums are added to; `barrier` ends a phase with each round.
+template <bool kAdds>
 struct RowBoxes {
-  static constexpr int kColumns = kRowBytes / sizeof(bf16);
+  static constexpr int kColumns = kRowBytes / sizeof(bf16), kRound = kHeldBoxes * kColumns;
   const TensorMap& map;
-  unsigned memory;
+  unsigned memory, barrier;
   int row, column, width;
 
+  __device__ static int own_box() { return static_cast<int>(threadIdx.x) % kWarpgroup / 32; }
+  __device__ static bool moves_box() { return threadIdx.x % 32 == 0 && own_box() < kHeldBoxes; }
+  // The round of columns from `left` on. Boxes beyond the last column are loaded, too, so that phases agree.
+  __device__ void load(int left) const {
+    if (!moves_box()) return;
+    wait_for_boxes<0>();
+    arrive_expecting(barrier, kBoxBytes);
+    copy_box(memory + own_box() * kBoxBytes, map, 0, row, column + left + own_box() * kColumns, barrier);
+  }
+  // kAdds: after load(0).
   template <int kCount>
   __device__ void store(const float (&sums)[kCount]) const {
-    constexpr int kRound = kHeldBoxes * kColumns;
-    static_assert(2 * kCount % kRound == 0);
+    static_assert(2 * kCount % (kAdds ? 2 * kRound : kRound) == 0);  // the first round of a tile has parity 0
 #pragma unroll
     for (int left = 0; left < 2 * kCount; left += kRound) {
-      wait_for_boxes<0>();
-      sync_warpgroup();
+      if constexpr (kAdds) {
+        if (left > 0) load(left);
+        wait_for_phase(barrier, left / kRound % 2);
+      } else {
+        wait_for_boxes<0>();
+        sync_warpgroup();
+      }
 #pragma unroll
-      for (int i = 0; i < kHeldBoxes; ++i) write_box(memory + i * kBoxBytes, left + i * kColumns, sums, bf16());
+      for (int i = 0; i < kHeldBoxes; ++i) write_box<kAdds>(memory + i * kBoxBytes, left + i * kColumns, sums, bf16());
       fence_writes();
       sync_warpgroup();
-      const int box = static_cast<int>(threadIdx.x) % kWarpgroup / 32, own = left + box * kColumns;
-      if (threadIdx.x % 32 != 0 || box >= kHeldBoxes || own >= width) continue;
-      store_box(map, 0, row, column + own, memory + box * kBoxBytes);
+      const int own = left + own_box() * kColumns;
+      if (!moves_box() || own >= width) continue;
+      store_box(map, 0, row, column + own, memory + own_box() * kBoxBytes);
       commit_boxes();
     }
   }

@@ -13,29 +13,38 @@ struct Operand {
   Rows<const bf16> rows;
 };
 
+// How results are stored: from registers row by row, or as boxes, which are overwritten or added to. Boxes are of bf16
+// results without an index.
+enum class Results : int { rows, boxes, added_boxes };
+
 // Where a warpgroup stores its rows of a tile: as boxes where it has all 64.
+template <bool kAdds>
 struct RowsPlace {
   TileRows<bf16> rows;
-  RowBoxes boxes;
+  RowBoxes<kAdds> boxes;
   bool whole;
 
-  __device__ void prefetch(int) const {}
+  __device__ void prefetch(int tile_width) const {
+    if (!kAdds) return;
+    if (whole) boxes.load(0);
+    else rows.prefetch(tile_width);
+  }
   template <int kCount>
   __device__ void store(const float (&sums)[kCount], bool) const {
     if (whole) boxes.store(sums);
-    else rows.store(sums, false);
+    else rows.store(sums, kAdds);
   }
 };
 
 // y[r] (=|+=) x[r] W^T (weights along the depth: [out, depth]) or x[r] W (along the width: [depth, out]). Boxes of x
-// may extend into the next expert's rows: those results are not stored. kBoxesOfY: y is bf16, overwritten, without an
-// index.
-template <Along kWeights, class U, class Shape, bool kBoxesOfX, bool kBoxesOfY>
+// may extend into the next expert's rows: those results are not stored.
+template <Along kWeights, class U, class Shape, bool kBoxesOfX, Results kResults>
 struct RowsProduct {
+  static constexpr bool kBoxesOfY = kResults != Results::rows, kAdds = kResults == Results::added_boxes;
   static constexpr Along kA = Along::depth, kB = kWeights;
   static constexpr int kRows = Shape::kRows, kWidth = Shape::kWidth;
   static constexpr bool kBoxesA = kBoxesOfX, kBoxesB = true, kPaired = Shape::kPaired, kFindsAhead = kBoxesOfY;
-  static constexpr int kHeldBytes = kBoxesOfY ? gpu::kHeldBytes : 0;
+  static constexpr int kHeldBytes = kBoxesOfY ? gpu::kHeldBytes + (kAdds ? kAtomBytes : 0) : 0;
   using LoaderB = BoxLoader<kB, kWidth, kPaired>;
 
   TensorMap weights;
@@ -44,6 +53,12 @@ struct RowsProduct {
   bool add;
   TensorMap y_map;
 
+  // A barrier for each multiplying warpgroup, behind its boxes.
+  __device__ static unsigned barrier_of(unsigned held, int group) { return held + gpu::kHeldBytes + group * 8; }
+  __device__ static void init_barriers(unsigned held) {
+    if constexpr (kAdds)
+      for (int group = 0; group < 2; ++group) init_barrier(barrier_of(held, group), kHeldBoxes);
+  }
   // Shared memory lives as long as the block.
   __device__ void finish() const { wait_for_boxes<0>(); }
   __device__ int64_t depth(const Tile&) const { return x.rows.width; }
@@ -62,8 +77,9 @@ struct RowsProduct {
                                         [&](int r) { return y.row(tile.begin + tile.top + r) + tile.left; });
     if constexpr (kBoxesOfY) {
       const int top = group * kBoxRows, row = static_cast<int>(tile.begin + tile.top) + top;
-      const RowBoxes boxes{y_map, held + group * kHeldBytes / 2, row, static_cast<int>(tile.left), width(tile)};
-      return RowsPlace{rows, boxes, height(tile) >= top + kBoxRows};
+      const RowBoxes<kAdds> boxes{y_map, held + group * gpu::kHeldBytes / 2, barrier_of(held, group),
+                                  row,   static_cast<int>(tile.left),        width(tile)};
+      return RowsPlace<kAdds>{rows, boxes, height(tile) >= top + kBoxRows};
     } else {
       return rows;
     }
@@ -157,6 +173,7 @@ struct WeightsProduct {
           squares};
     }
   }
+  __device__ static void init_barriers(unsigned) {}
   // Shared memory lives as long as the block.
   __device__ void finish() const { wait_for_boxes<0>(); }
 };

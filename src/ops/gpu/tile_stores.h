@@ -208,17 +208,27 @@ __device__ void write_box(unsigned box, int first, const float (&sums)[kCount], 
     }
   }
 }
-template <int kCount>
+// kAdds: adds the sums to what the box holds.
+template <bool kAdds = false, int kCount>
 __device__ void write_box(unsigned box, int first, const float (&sums)[kCount], bf16) {
   const unsigned lane = threadIdx.x % 32, row = threadIdx.x % kWarpgroup / 32 * 16 + lane % 16;
   const unsigned to = box + row * kRowBytes + (lane / 16 ^ row % 8) * 16;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
+    const unsigned place = to ^ static_cast<unsigned>(i * 32);
     unsigned words[4];
+    if constexpr (kAdds) load_matrices<false>(words, place);
 #pragma unroll
-    for (int j = 0; j < 4; ++j)
-      words[j] = round_pair(sums[first / 2 + 8 * i + 2 * j], sums[first / 2 + 8 * i + 2 * j + 1]);
-    store_matrices(to ^ static_cast<unsigned>(i * 32), words);
+    for (int j = 0; j < 4; ++j) {
+      float left = sums[first / 2 + 8 * i + 2 * j], right = sums[first / 2 + 8 * i + 2 * j + 1];
+      if constexpr (kAdds) {
+        const auto* there = reinterpret_cast<const bf16*>(&words[j]);
+        left += to_float(there[0]);
+        right += to_float(there[1]);
+      }
+      words[j] = round_pair(left, right);
+    }
+    store_matrices(place, words);
   }
 }
 
