@@ -18,7 +18,7 @@ namespace {
 constexpr int kHeld = 2;            // packs of a row that a thread keeps in forward; a wider row's are read again
 constexpr int kGroupThreads = 256;  // of a block that takes several rows at once
 constexpr int kMaxLanes = 512;
-constexpr int kMaxWholeLanes = 1024;
+constexpr int kMaxWholeLanes = 1024, kLanesStep = 64;  // of a row with a pack for each thread; see reduce_block
 constexpr int64_t kMaxRowBlocks = 512;
 constexpr int64_t kFullBlocks = 2048;  // that fill a device; what goes beyond makes blocks longer instead
 constexpr int64_t kMaxRounds = 4;
@@ -279,7 +279,7 @@ void run_backward(Stream& stream, const NormBackward<T>& task) {
                       constexpr bool kAligned = decltype(aligned)::value;
                       const int64_t packs = ceil_div(task.width, N), blocks = count_row_blocks(task.rows);
                       if (const Groups groups = group_threads(packs, 1);
-                          groups.lanes > kWave && task.width % (64 * N) == 0 && packs <= kMaxWholeLanes) {
+                          groups.lanes > kWave && task.width % (kLanesStep * N) == 0 && packs <= kMaxWholeLanes) {
                         const int lanes = static_cast<int>(packs);
                         launch(stream, norm_backward_kernel<T, N, kAligned, true>, blocks, lanes, 0, task, lanes);
                       } else {
