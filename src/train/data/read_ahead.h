@@ -13,7 +13,8 @@ class ReadAhead {
   // order must outlive this object.
   explicit ReadAhead(const SampleOrder& order) : order_(order) {}
 
-  // Begins to read a step on a thread of its own. What another call began and nobody took is dropped, once it is read.
+  // Begins to read a step on a thread of its own, where the system allows one more. What another call began and nobody
+  // took is dropped, once it is read.
   void start(const StepPart& part);
   // The micro-batches of a step: what start() began for the same part, for which it waits; others are read now. Errors:
   // those of read_step.
